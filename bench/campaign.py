@@ -21,9 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from envsmith.lock.days import last_day
 from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.uv import find_uv, uv_environment
-from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan
 from envsmith.matrix.campaign.state import CampaignState

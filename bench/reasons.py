@@ -26,7 +26,6 @@ from envsmith.solver.explain import _of_default_index, conflict_members, pose_ce
 from envsmith.solver.kernel import Net
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER
 from envsmith.solver.problem import RuleNogoods, Wish
-from envsmith.solver.solver import wish_net
 
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai", "horovod", "ray", "accelerate", "lightning", "nemo-toolkit")
 GPUS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
@@ -230,7 +229,7 @@ def explained(case: Judge, sentence: str) -> str | None:
 
 def minimal(problem, stuck) -> str | None:
     """Whether a conflict is one, and any member of it can go."""
-    nets = [wish_net(problem.full, w) for w in stuck.wishes]
+    nets = [Net.within(problem.full, w.masks) for w in stuck.wishes]
     nets += [Net(problem.full, [n for _, n in g.nogoods]) for g in stuck.groups]
 
     def holds(parts) -> bool:

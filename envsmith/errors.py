@@ -218,15 +218,6 @@ def storage_error(error: OSError, path: object) -> StorageError:
     return StorageError(f"Cannot write {path}: {reason}.", hint=_PLACE)
 
 
-@contextmanager
-def storage_errors(path: object) -> Iterator[None]:
-    """Raise ``StorageError`` instead of an ``OSError`` while ``path`` is written."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, path) from error
-
-
 def is_of_the_system(error: EnvsmithError) -> bool:
     """Return whether a failure is this machine's, its engine's or its network's: it says nothing about a cell."""
     kinds = (StorageError, NetworkError, EngineError, MissingProgramError, SmokeError, InterruptedRunError)

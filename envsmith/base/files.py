@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from envsmith.errors import DataError, EnvsmithError, UsageError, os_errors, storage_errors
+from envsmith.errors import DataError, EnvsmithError, StorageError, UsageError, os_errors, storage_error
 
 
 def now() -> dt.datetime:
@@ -52,13 +52,18 @@ def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataE
 
 
 def read_text(
-    path: Path, limit: int = 64 << 20, *, failure: type[EnvsmithError] = DataError, errors: str = "strict"
+    path: Path,
+    limit: int = 64 << 20,
+    *,
+    failure: type[EnvsmithError] = DataError,
+    errors: str = "strict",
+    hint: str | None = None,
 ) -> str:
-    """Return the text of a file or pipe as :func:`read_bounded` reads it. What is not UTF-8 raises ``failure``."""
+    """Return the text of a file or pipe as :func:`read_bounded` reads it. What is not UTF-8 raises ``failure``, with ``hint``."""
     try:
         return read_bounded(path, limit, failure=failure).decode("utf-8", errors)
     except UnicodeDecodeError:
-        raise failure(f"Cannot read {path}: it is not UTF-8.") from None
+        raise failure(f"Cannot read {path}: it is not UTF-8.", hint=hint) from None
 
 
 @contextmanager
@@ -125,6 +130,15 @@ class _Input(io.RawIOBase):
 # What is written lies beside its place under a name of this form, locked by its writer, until it takes the final name.
 # The kernel gives the lock back however the writer ends, and the next writer in the same folder removes the rest.
 _TEMPORARY = re.compile(r"\.envsmith-[0-9a-f]{12}")
+
+
+@contextmanager
+def storage_errors(path: object) -> Iterator[None]:
+    """Raise ``StorageError`` instead of an ``OSError`` while ``path`` is written."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int | None = None, durable: bool = True) -> None:
@@ -273,6 +287,75 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
+def prepare_folder(folder: Path) -> None:
+    """Make ``folder`` and show that it can be written, before minutes are spent on what belongs into it."""
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with scratch(folder):
+            pass
+
+
+def holds(path: Path, text: str) -> bool:
+    """Return whether a file has this text and nothing else."""
+    try:
+        return read_bounded(path, len(data := text.encode())) == data
+    except DataError:
+        return False
+
+
+def write_together(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write ``texts`` (by plain names, or such in one folder below): all are complete on disk before the first takes its name.
+
+    They take them in order. Files that have the same bytes are left alone, files that are not named stay. On
+    ``StorageError`` everything that was there is there still.
+    """
+    for name in texts:
+        parts = name.split("/")
+        if len(parts) > 2 or any(Path(part).name != part or part in {"", ".", ".."} for part in parts):
+            raise StorageError(f"Cannot write {name!r}: it is not a plain file name.")
+        if len(parts) == 2 and (folder / parts[0]).is_symlink():
+            raise StorageError(f"Cannot write {folder / name}: {parts[0]} is a link.", hint="Delete the link.")
+    changed = {name: text.encode() for name, text in texts.items() if not holds(folder / name, text)}
+    if not changed:
+        return
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with scratch(folder) as staging:
+            for name, data in changed.items():
+                for place in (staging, folder):
+                    (place / name).parent.mkdir(exist_ok=True)
+                with (staging / name).open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            _rename_all(folder, staging, changed)
+
+
+def _rename_all(folder: Path, staging: Path, names: Iterable[str]) -> None:
+    """Give the files their names in ``folder``, or put back all that were there before."""
+    before: dict[str, Path] = {}
+    renamed: list[str] = []
+    for name in names:
+        if (folder / name).exists():
+            before[name] = staging / f"{name}.before"
+            os.link(folder / name, before[name])
+        try:
+            (staging / name).replace(folder / name)
+        except OSError:
+            _restore(folder, renamed, before)
+            raise
+        renamed.append(name)
+
+
+def _restore(folder: Path, renamed: list[str], before: Mapping[str, Path]) -> None:
+    for name in renamed:
+        with suppress(OSError):
+            if name in before:
+                before[name].replace(folder / name)
+            else:
+                (folder / name).unlink()
+
+
 # What lies in a folder that envsmith writes again: of which kind it is, and which files envsmith wrote. Only these are
 # ever replaced or removed.
 MARK = ".envsmith.json"
@@ -284,10 +367,8 @@ def claim(folder: Path, kind: str) -> frozenset[str]:
 
     ``UsageError`` when it holds anything and is not marked as a ``kind``. ``StorageError`` when it cannot be written.
     """
+    prepare_folder(folder)
     with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with scratch(folder):
-            pass
         mark: object = None
         with suppress(FileNotFoundError, ValueError, RecursionError), (folder / MARK).open("rb") as file:
             mark = json.loads(file.read(_MARK_BYTES))
@@ -323,20 +404,13 @@ def write_folder(folder: Path, kind: str, texts: Mapping[str, str]) -> None:
     if earlier != texts.keys():  # the mark covers all that an interruption may leave
         mark(folder, kind, earlier | texts.keys())
     for name, text in texts.items():
-        if not _holds(folder / name, text):
+        if not holds(folder / name, text):
             write_whole(folder / name, text, durable=False)
     with storage_errors(folder):
         for name in earlier - texts.keys():
             (folder / name).unlink(missing_ok=True)
     if earlier - texts.keys():
         mark(folder, kind, texts)
-
-
-def _holds(path: Path, text: str) -> bool:
-    try:
-        return path.read_bytes() == text.encode()
-    except OSError:
-        return False
 
 
 def digest_of(data: bytes) -> str:

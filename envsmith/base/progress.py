@@ -42,6 +42,11 @@ def silent(_event: ProgressEvent) -> None:
     """Show nothing."""
 
 
+def lines_of(progress: Progress, step: str) -> Callable[[str], None]:
+    """Return what announces each line of a step's output."""
+    return lambda text: progress(ProgressEvent(kind=EventKind.LINE, step=step, text=text))
+
+
 @contextmanager
 def announced(progress: Progress, step: str, text: str = "") -> Iterator[None]:
     """Announce a step, and its end with its seconds: failed where something is raised in it."""
@@ -75,7 +80,7 @@ class Clock:
 
     def line(self, step: str, text: str) -> None:
         """Announce one line of a step's output."""
-        self.progress(ProgressEvent(kind=EventKind.LINE, step=step, text=text))
+        lines_of(self.progress, step)(text)
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Announce something beside the steps."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import agreed, choose, for_engine
+from envsmith.builder.choice import choose, for_engine
 from envsmith.builder.engines import choose_engine
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.rebuild import LAYOUT
@@ -41,7 +41,7 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
     built = _build(locked, options, engine, clock)
     if not options.smoke:
         return built
-    record = prove(built, engine, options, clock)
+    record = prove(built, engine, clock, tier=options.tier, ranks=options.ranks)
     return replace(built, record=record, files=(*built.files, RECORD_FILE))
 
 
@@ -50,7 +50,7 @@ def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -
 
     Only the lock's wheels are built.
     """
-    return _new_lock(for_engine(options, engine), engine, Clock(progress))
+    return locking.lock_request(for_engine(options, engine), engine, Clock(progress))
 
 
 def lock_only(options: Options, *, progress: Progress = silent) -> BuildOutcome:
@@ -76,11 +76,7 @@ def _lock(options: Options, engine: Engine | None, clock: Clock) -> BuildOutcome
         return given_lock(options.lock, options.output, clock)
     if options.locked or options.frozen:
         return existing_lock(options, clock)
-    return _new_lock(options, engine, clock)
-
-
-def _new_lock(options: Options, engine: Engine | None, clock: Clock) -> BuildOutcome:
-    return agreed(options, clock, lambda cell: locking.lock_and_render(cell, options, engine=engine, clock=clock))
+    return locking.lock_request(options, engine, clock)
 
 
 def _build(locked: BuildOutcome, options: Options, engine: Engine, clock: Clock) -> BuildOutcome:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.base.files import read_bounded
+from envsmith.base.files import read_bounded, write_together
 from envsmith.base.programs import end_all
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
@@ -28,7 +28,6 @@ from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.builder.image.companions import BAKE_FILE, bake
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import DataError, EnvsmithError, InterruptedRunError
-from envsmith.lock import store
 from envsmith.model.lock import Lock
 from envsmith.model.record import RECORD_FILE
 
@@ -88,7 +87,7 @@ def build_many(
             wait([first])  # it makes the torch layer that this cell shares
         options = cells[number]
         try:
-            outcome = build(options, engine=builder, progress=_named(tell, options))
+            outcome = build(options, engine=builder, progress=_named(tell, options.request_text))
             results[number] = BatchResult(options=options, outcome=outcome)
         except EnvsmithError as error:
             results[number] = BatchResult(options=options, error=error)
@@ -106,7 +105,7 @@ def build_many(
         try:
             for number, options in enumerate(cells):
                 try:
-                    lock, finished = _locked(options, builder, _named(tell, options), again=again)
+                    lock, finished = _locked(options, builder, _named(tell, options.request_text), again=again)
                 except InterruptedRunError:
                     raise
                 except EnvsmithError as error:
@@ -133,7 +132,7 @@ def write_bake(output: Path, results: Sequence[BatchResult]) -> None:
     """Write one bake file over all cells that have a Dockerfile, beside their folders."""
     outcomes = [result.outcome for result in results if result.outcome]
     if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
-        store.write(output, {BAKE_FILE: bake(locks)})
+        write_together(output, {BAKE_FILE: bake(locks)})
 
 
 def _torch_layer(lock: Lock) -> str:
@@ -173,9 +172,9 @@ def _serial(progress: Progress) -> Progress:
     return tell
 
 
-def _named(progress: Progress, options: Options) -> Progress:
+def _named(progress: Progress, request: str) -> Progress:
     """Put the request in front of every step: several run at a time."""
-    name = options.request_text.removeprefix("--framework ").split(" --platform")[0]
+    name = request.removeprefix("--framework ").split(" --platform")[0]
 
     def tell(event: ProgressEvent) -> None:
         progress(dataclasses.replace(event, step=f"[{name}] {event.step}".strip()))

@@ -1,25 +1,19 @@
-"""From a request to a cell, narrowed to what the engine and the channels can give, and agreed with the packages."""
+"""From a request to a cell, narrowed to what the engine and the channels can give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
-from envsmith.base.progress import Clock, EventKind, Progress, ProgressEvent
+from envsmith.base.progress import Clock, Progress, lines_of
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import Options
-from envsmith.errors import ContradictionError
 from envsmith.knowledge.graph.runtime import nvcc_cuda
 from envsmith.lock.conda import lock as conda_lock
-from envsmith.lock.conda.channels import with_channels
-from envsmith.lock.learn import Learned, learn_more
-from envsmith.lock.query import last_day
+from envsmith.lock.learn import Learned
 from envsmith.model.cell import Cell, Request
+from envsmith.model.finding import Solution
 from envsmith.model.rule import Severity
 from envsmith.solver import cells, solve
-
-Locked = TypeVar("Locked")
 
 
 def for_engine(options: Options, engine: Engine) -> Options:
@@ -48,16 +42,13 @@ def narrow(request: Request, engine: Engine, base: str | None = None) -> Request
 
 
 def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Cell:
-    """Return the best cell, or the best that the channels have where Conda is to install it.
-
-    What was ``learned`` of packages beside the graph counts.
+    """Return the best cell and announce why it is, with what was ``learned`` of packages beside the graph.
 
     Raises ``UnsatisfiableError`` with the refusal.
     """
     clock.start("solve")
     learned = learned or Learned()
-    request = learned.request(of_channels(options.request, options, clock.progress))
-    solution = solve(request, solver=learned.solver)
+    solution = best(options, learned, clock.progress)
     clock.done("solve", str(solution.cell.id))
     for sentence in solution.why:
         clock.note(sentence)
@@ -66,46 +57,16 @@ def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Ce
     return learned.cell(solution.cell)
 
 
-def of_channels(request: Request, options: Options, progress: Progress) -> Request:
+def best(options: Options, learned: Learned, progress: Progress) -> Solution:
+    """Return the best cell with its reasons, or the best that the channels have where Conda is to install it."""
+    request = learned.request(_of_channels(options.request, options, progress))
+    return solve(request, solver=learned.solver)
+
+
+def _of_channels(request: Request, options: Options, progress: Progress) -> Request:
     """Return the request, narrowed to what its flavour can have, and to the channels where Conda installs the cell."""
     if cuda := nvcc_cuda(request, options.flavour):
         request = replace(request, narrowed={**request.narrowed, "cuda": cuda})
     if options.conda is None or not options.needs_conda_lock:
         return request
-    return conda_lock.narrow_to_channels(
-        request,
-        cells,
-        with_channels(options.conda).until(request.exclude_newer or last_day()),
-        progress=lambda line: progress(ProgressEvent(kind=EventKind.LINE, step="solve", text=line)),
-    )
-
-
-def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, first: Cell | None = None) -> Locked:
-    """Return the lock of the best cell (or of ``first``) that the solver and the package resolver agree about.
-
-    Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
-    where no cell can have them, and the resolver's own error where nothing new is learned.
-    """
-    learned, refused, refusal = Learned(), None, None
-    while True:
-        cell, first = first or choose(options, clock, learned), None
-        if refusal is not None and cell == refused:
-            raise refusal
-        try:
-            return lock(cell)
-        except ContradictionError as error:
-            clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
-            newer = None if options.offline else learn_more(error, options.request, learned)
-            refusal = _with_origins(error, options.request)
-            if newer is None:
-                raise refusal from None
-            learned, refused = newer, cell
-
-
-def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
-    """Return the error with the files and lines that ask for what it mentions."""
-    lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
-    details = [*error.details, *lines]
-    return ContradictionError(
-        error.message, details=details, hint=error.hint, names=error.names, required=error.required
-    )
+    return conda_lock.narrow_to_channels(request, cells, options.conda, progress=lines_of(progress, "solve"))

@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from envsmith.base.files import read_text
+from envsmith.base.files import holds, prepare_folder, read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import agreed, of_channels
+from envsmith.builder.choice import best
 from envsmith.builder.image.dockerfile import STEPS
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda_image, lock_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
 from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.learn import Learned
 from envsmith.model.cell import Cell, Machine
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.model.version import Spec
-from envsmith.solver import solve
 
 
 def existing_lock(options: Options, clock: Clock) -> BuildOutcome:
@@ -30,7 +31,7 @@ def existing_lock(options: Options, clock: Clock) -> BuildOutcome:
     """
     clock.start("lock")
     directory, lock = store.need(options.output, options.request_text)
-    if options.locked and (differences := lock_difference(options, progress=clock.progress)):
+    if options.locked and (differences := _differences(lock, directory, options, clock.progress)):
         raise EnvsmithError(
             f"Cannot use {directory}/lock.json: it is out of date for this request.",
             details=differences,
@@ -52,7 +53,7 @@ def given_lock(path: Path, output: Path, clock: Clock) -> BuildOutcome:
     lock = beside or parse_lock(read_text(file), where=str(file))
     directory = output / lock.name
     files = lock_files(lock)
-    store.prepare(directory)
+    prepare_folder(directory)
     store.write(directory, files)
     clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
     if sources := [pin.name for pin in lock.pins if pin.sdist]:
@@ -72,7 +73,11 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     stored = store.find(options.output, options.request_text)
     if stored is None:
         return (f"{options.output}: no lock of this request is there",)
-    directory, old = stored
+    directory, lock = stored
+    return _differences(lock, directory, options, progress)
+
+
+def _differences(old: Lock, directory: Path, options: Options, progress: Progress) -> tuple[str, ...]:
     request = replace(
         options.request,
         exclude_newer=options.request.exclude_newer or old.exclude_newer,
@@ -84,7 +89,8 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     cell = None if options.request.packages else _cell_now(old, directory, options, progress)
     if cell is not None and (moved := changes(old.cell.components, cell.components)):
         return moved
-    new = agreed(options, Clock(progress), lambda cell: locking.lock_cell(cell, options, progress=progress), first=cell)
+    lock = partial(locking.lock_cell, options=options, progress=progress)
+    new = locking.agreed(options, Clock(progress), lock, first=cell)
     if moved := changes(old.cell.components, new.cell.components):
         return moved
     differences = list(changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
@@ -108,7 +114,7 @@ def _edited(files: Mapping[str, str], directory: Path) -> Iterator[str]:
     What is not there is in nobody's way.
     """
     for name, text in files.items():
-        if os.path.lexists(directory / name) and not store.holds(directory / name, text):
+        if os.path.lexists(directory / name) and not holds(directory / name, text):
             yield f"{name}: it was edited, or written by another release of envsmith"
     scripts = {path.name for path in (directory / STEPS).glob("*")} if f"{STEPS}/cell.sh" in files else set()
     yield from (
@@ -145,13 +151,12 @@ def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) 
     A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the
     best one. It is up to date while that is still the best cell of the channels.
     """
-    cell = solve(of_channels(options.request, options, progress)).cell
+    cell = best(options, Learned(), progress).cell
     same = cell.components == old.cell.components
     if same or options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
         return cell
     try:
-        narrowed = of_channels(options.request, replace(options, conda_needed=True), progress)
-        best_of_channels = solve(narrowed).cell
+        best_of_channels = best(replace(options, conda_needed=True), Learned(), progress).cell
     except EnvsmithError:
         return cell  # no channel answers, or none has it any more: a change of the cell
     return best_of_channels if best_of_channels.components == old.cell.components else cell

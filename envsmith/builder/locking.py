@@ -1,26 +1,68 @@
-"""From a cell to its lock: the Python part, the image part, the Conda part, and the folder that holds them."""
+"""From a cell to its lock, in agreement with the packages: the Python part, the image part, the Conda part, the folder."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
+from envsmith.base.files import prepare_folder
 from envsmith.base.progress import Clock, Progress, silent
+from envsmith.builder.choice import choose
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.bases import known_image
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda, image_files, python_files
-from envsmith.errors import LockError
-from envsmith.knowledge.graph.load import version_graph
+from envsmith.errors import ContradictionError
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.lock import store
 from envsmith.lock.cell_query import IMAGE_GLIBC, newer_glibc_of
+from envsmith.lock.days import as_of, day_of
 from envsmith.lock.index.uv import Uv
-from envsmith.lock.query import last_day
+from envsmith.lock.learn import Learned, learn_more
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
-from envsmith.model.cell import Cell
-from envsmith.model.lock import Lock, folder_name
+from envsmith.model.cell import Cell, Request
+from envsmith.model.lock import Compile, Lock, folder_name
 from envsmith.solver import constraints_for
+
+Locked = TypeVar("Locked")
+
+
+def lock_request(options: Options, engine: Engine | None, clock: Clock) -> BuildOutcome:
+    """Lock the best cell whose packages agree with it, and write every file of its folder."""
+    return agreed(options, clock, lambda cell: lock_and_render(cell, options, engine=engine, clock=clock))
+
+
+def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, first: Cell | None = None) -> Locked:
+    """Return the lock of the best cell (or of ``first``) that the solver and the package resolver agree about.
+
+    Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
+    where no cell can have them, and the resolver's own error where nothing new is learned.
+    """
+    learned, refused, refusal = Learned(), None, None
+    while True:
+        cell, first = first or choose(options, clock, learned), None
+        if refusal is not None and cell == refused:
+            raise refusal
+        try:
+            return lock(cell)
+        except ContradictionError as error:
+            clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
+            newer = None if options.offline else learn_more(error, options.request, learned)
+            refusal = _with_origins(error, options.request)
+            if newer is None:
+                raise refusal from None
+            learned, refused = newer, cell
+
+
+def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
+    """Return the error with the files and lines that ask for what it mentions."""
+    lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
+    details = [*error.details, *lines]
+    return ContradictionError(
+        error.message, details=details, hint=error.hint, names=error.names, required=error.required
+    )
 
 
 def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> BuildOutcome:
@@ -28,22 +70,23 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     if engine is not None:
         engine.refuse(cell)
     directory = options.output / folder_name(cell, options.flavour)
-    store.prepare(directory)
+    prepare_folder(directory)
     clock.start("lock")
-    day = _day(cell, options)
+    day = day_of(cell, options.request.exclude_newer)
     stored = None
     if not options.renewed:
         stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
-    lock = _with_archives(stored, options) if stored else lock_cell(cell, options, progress=clock.progress)
+    lock = _with_archives(stored, options.compile) if stored else lock_cell(cell, options, progress=clock.progress)
     hashed = sum(len(p.artifacts) for p in lock.pins)
     clock.done("lock", f"{len(lock.pins)} distributions, {hashed} hashed files", cached=stored is not None)
     for sentence in _sentences(lock):
         clock.note(sentence)
-    lock = _with_image(lock, options, engine, clock)
+    lock = _with_image(lock, options.base, engine, clock)
     if engine is not None:
         lock = engine.pin_wheels(lock, progress=clock.progress)
     files = python_files(lock, pip=not options.conda_only)
-    note = add_conda(lock, directory, options, files, clock)
+    conda, required = options.conda, options.needs_conda_lock
+    note = add_conda(lock, directory, conda, files, clock, required=required) if conda else None
     notes = [note] if note else []
     if lock.base is None:
         notes += [f"no Dockerfile: {lock.image_note}"] if _for_images(engine) else []
@@ -61,10 +104,10 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     lock = lock_pip(
         cell,
         request=options.request_text,
-        exclude_newer=_day(cell, options),
+        exclude_newer=day_of(cell, options.request.exclude_newer),
         beside=Beside(
             constraints=(*constraints_for(cell), *options.request.bounds),
-            date=_as_of(cell, options.request.date),
+            date=as_of(cell, options.request.date),
             preferred=tuple((p.name, p.version) for p in old.pins if p.name not in options.moving) if old else (),
         ),
         flavour=options.flavour,
@@ -79,34 +122,13 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     return replace(lock, upgraded=options.moving or old.upgraded) if old else lock
 
 
-def _day(cell: Cell, options: Options) -> str:
-    """Return the day after which nothing counts: the one asked for, else the last whole one by this machine's clock."""
-    if options.request.exclude_newer:
-        return options.request.exclude_newer
-    day, graph = last_day(), version_graph()
-    released, name = max((graph.released_on(name, cell.components[name]), name) for name in cell.chosen)
-    if released > day:
-        raise LockError(
-            f"Cannot lock {cell.id}: by this machine's clock the last whole day is {day}, and {name} "
-            f"{cell.components[name]} came out on {released}.",
-            hint="Set the clock, or name a day with --exclude-newer.",
-        )
-    return day
-
-
-def _as_of(cell: Cell, date: str | None) -> str | None:
-    """Return the date, or the day on which the youngest part of the cell came out where that is later."""
-    graph = version_graph()
-    return date and max(date, *(graph.released_on(name, cell.components[name]) for name in cell.chosen))
-
-
-def _with_archives(lock: Lock, options: Options) -> Lock:
+def _with_archives(lock: Lock, compiling: Compile) -> Lock:
     """Return a lock of an earlier run with the archives where they are now: the same file may lie at another path."""
-    archives = {archive.name: (archive.artifact,) for archive in options.compile.archives}
+    archives = {archive.name: (archive.artifact,) for archive in compiling.archives}
     return replace(lock, pins=tuple(replace(pin, artifacts=archives.get(pin.name, pin.artifacts)) for pin in lock.pins))
 
 
-def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Clock) -> Lock:
+def _with_image(lock: Lock, base: str | None, engine: Engine | None, clock: Clock) -> Lock:
     """Pin the base image and the OS packages. A lock without them still serves a virtual environment, and says why.
 
     Where an environment is built, nobody hears of it.
@@ -115,7 +137,7 @@ def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Cloc
         clock = Clock(silent)
     clock.start("base image")
     pin_image = known_image if engine is None else engine.pin_image
-    pinned = pin_image(lock, options.base, progress=clock.progress)
+    pinned = pin_image(lock, base, progress=clock.progress)
     clock.done("base image", f"{pinned.base.name}@{pinned.base.digest[:19]}" if pinned.base else pinned.image_note)
     return pinned
 

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from envsmith.base.files import write_together
 from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Clock
 from envsmith.base.schema import parse_value
 from envsmith.builder.engines.base import Engine
-from envsmith.builder.options import BuildOutcome, Options
+from envsmith.builder.options import BuildOutcome
 from envsmith.errors import SmokeError
-from envsmith.lock import store
 from envsmith.model.record import RECORD_FILE, Cases, Facts, Failure, Fault, Record, Rung, record_text
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import peaks
@@ -108,15 +108,15 @@ def _links(host: Facts) -> JsonDict:
     return {}
 
 
-def prove(outcome: BuildOutcome, engine: Engine, options: Options, clock: Clock) -> Record:
-    """Run the smoke test of the options on what was built and write the record.
+def prove(outcome: BuildOutcome, engine: Engine, clock: Clock, *, tier: str, ranks: int) -> Record:
+    """Run the smoke test of a tier on what was built and write the record.
 
     Raises ``SmokeError`` when it cannot be run at all.
     """
     built = outcome.built
     if built is None:
         raise SmokeError("Cannot run the smoke test: nothing was built.")
-    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks).with_(image=built.digest)
+    plan = Plan.build(outcome.cell, tier=tier, ranks=ranks).with_(image=built.digest)
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
     result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", p.line))
@@ -141,7 +141,7 @@ def prove(outcome: BuildOutcome, engine: Engine, options: Options, clock: Clock)
         failure=failure_of(result, rungs),
     )
     # `.` stands for where the cell stood.
-    store.write(outcome.directory, {RECORD_FILE: record_text(record, cell=outcome.directory)})
+    write_together(outcome.directory, {RECORD_FILE: record_text(record, cell=outcome.directory)})
     return record
 
 

@@ -10,10 +10,9 @@ from envsmith.builder.engines.bases import load_bases
 from envsmith.builder.image import dockerfile
 from envsmith.builder.image.companions import companions
 from envsmith.builder.image.conda_dockerfile import render_conda
-from envsmith.builder.options import Options
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.lock.conda import lock as conda_lock
-from envsmith.lock.conda.model import CondaLock
+from envsmith.lock.conda.model import CondaLock, CondaRequest
 from envsmith.lock.pip_files import BUILD_FILE, layer_text, pylock_text, requirement_files
 from envsmith.model.lock import Lock
 
@@ -35,13 +34,13 @@ def image_files(lock: Lock) -> dict[str, str]:
     return {**dockerfile.image_files(lock), **companions(lock)} if lock.base is not None else {}
 
 
-def add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, str], clock: Clock) -> str | None:
+def add_conda(
+    lock: Lock, directory: Path, conda: CondaRequest, files: dict[str, str], clock: Clock, *, required: bool
+) -> str | None:
     """Add the Conda lock and its Dockerfile where a channel answers. Otherwise return one note, and the build goes on.
 
-    Where nothing can be done without it, its error is raised.
+    Where it is ``required``, its error is raised.
     """
-    if options.conda is None:
-        return None
     clock.start("conda lock")
     try:
         if archives := [source.name for source in lock.compiled if source.archive]:
@@ -50,9 +49,9 @@ def add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, st
                 "pinned builder of an image does that.",
                 hint="Use --engine docker, podman or buildah.",
             )
-        part = conda_lock.conda_part(lock, directory, options.conda, progress=clock.progress)
+        part = conda_lock.conda_part(lock, directory, conda, progress=clock.progress)
     except EnvsmithError as error:
-        if options.needs_conda_lock:
+        if required:
             raise
         note = f"no conda-lock.yml: {error.message}" + (f" ({error.hint})" if error.hint else "")
         clock.done("conda lock", "none")

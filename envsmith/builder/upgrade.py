@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import agreed
 from envsmith.builder.existing import changes, keeping
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import LockError, UsageError
 from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.lock import store
-from envsmith.lock.query import last_day
+from envsmith.lock.days import last_day
 from envsmith.model.cell import Cell, Request
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.lock import Lock
@@ -42,8 +41,7 @@ def upgrade(options: Options, names: Collection[str], *, progress: Progress = si
     clock = Clock(progress)
 
     def lock(request: Request) -> BuildOutcome:
-        chosen = replace(options, request=request)
-        return agreed(chosen, clock, lambda cell: locking.lock_and_render(cell, chosen, engine=None, clock=clock))
+        return locking.lock_request(replace(options, request=request), None, clock)
 
     refused = list[str]()
     try:

@@ -15,7 +15,7 @@ from envsmith.cli.console import dumps, print_out, say, warn
 from envsmith.cli.declare import File, Folder, argument, choice, flag, option, several, verb
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.lock.query import last_day
+from envsmith.lock.days import last_day
 from envsmith.matrix.campaign.choices import read_campaign
 from envsmith.matrix.campaign.climb import climb
 from envsmith.matrix.campaign.composer import Composer

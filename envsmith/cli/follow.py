@@ -15,7 +15,7 @@ from envsmith.cli.declare import Folder, argument, choice, option, several, verb
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.location import own_matrix
-from envsmith.lock.query import last_day
+from envsmith.lock.days import last_day
 from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.executors import executor_of
 from envsmith.matrix.campaign.newest import plan_newest, unproved

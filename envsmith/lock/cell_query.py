@@ -10,13 +10,12 @@ from packaging.version import Version
 from envsmith.errors import LockError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock.index.torch_wheel import glibc_floor
-from envsmith.lock.query import Query
+from envsmith.lock.query import Archive, Query
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.lock import GivenArchive, Lock
+from envsmith.model.lock import Lock
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of, public
-from envsmith.model.wheel import ReadyWheel
 
 # What torch brings in exact versions: checked afterwards, never asked for.
 _FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
@@ -34,7 +33,7 @@ def query_of(
     table: ComponentTable,
     constraints: Sequence[tuple[str, str]] = (),
     *,
-    archives: tuple[GivenArchive | ReadyWheel, ...] = (),
+    archives: tuple[Archive, ...] = (),
 ) -> Query:
     """Return the request to uv: the cell, and what is asked for beside it.
 

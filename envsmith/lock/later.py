@@ -1,9 +1,8 @@
-"""What a date or a glibc is too early for: the days after it, the next release with a wheel, the glibc of its wheels."""
+"""What a date or a glibc is too early for: the next release with a wheel, the glibc of its wheels."""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 
 from packaging.version import Version
 
@@ -16,19 +15,8 @@ from envsmith.model.cell import Cell, Platform
 from envsmith.model.version import minor_of
 from envsmith.net.http import HttpClient
 
-# How long after the date packages may have come out, before the date is given up.
-_DAYS_LATER = (0, 91, 365)
 # Name and version of what would be compiled, and the cell: the later release, or the glibc of its wheels.
 Later = Callable[[str, str, Cell], "str | None"]
-
-
-def days_from(date: str | None, last: str) -> Iterator[str]:
-    """Yield the days on which uv may stand: the date, some time after it, then the last one."""
-    for days in _DAYS_LATER if date else ():
-        day = (dt.date.fromisoformat(date or "") + dt.timedelta(days=days)).isoformat()
-        if day < last:
-            yield day
-    yield last
 
 
 def later_wheel(name: str, version: str, cell: Cell) -> str | None:

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from envsmith.base.files import read_toml
 from envsmith.errors import DataError, LockError
-from envsmith.lock.uv_output import parse_pylock
+from envsmith.lock.uv_output import packages_of
 from envsmith.model.lock import Artifact, BuiltWheel, Lock, Pin
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of
@@ -205,8 +205,11 @@ class PylockExtras:
     artifacts: Mapping[tuple[str, str], Artifact]
     requires: Mapping[str, tuple[str, ...]]
 
-    def complete(self, pin: Pin) -> Pin:
-        """Return ``pin`` with addresses, sizes and edges."""
+    def complete(self, lock: Lock) -> Lock:
+        """Return ``lock`` with addresses, sizes and edges. One that this was not written for stays as it is."""
+        return replace(lock, pins=tuple(map(self._completed, lock.pins))) if self.lock == lock.digest else lock
+
+    def _completed(self, pin: Pin) -> Pin:
         artifacts = tuple(self.artifacts.get((a.filename, a.sha256), a) for a in pin.artifacts)
         return replace(pin, artifacts=artifacts, requires=self.requires.get(pin.name, ()))
 
@@ -216,7 +219,7 @@ def parse_beside(text: str) -> PylockExtras:
     try:
         document = read_toml(text)
         ready = {p["name"]: p["archive"] for p in document.get("packages", []) if "archive" in p}
-        packages = parse_pylock(text, ready)
+        packages = packages_of(document, ready)
     except (LockError, ValueError, TypeError, KeyError) as error:
         reason = error.reason if isinstance(error, LockError) else error
         raise DataError(f"Cannot read pylock.toml: {reason}.", hint="Write it again with envsmith lock.") from None

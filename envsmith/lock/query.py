@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from envsmith.base.files import now, scratch
-from envsmith.errors import LockError, UsageError, storage_errors
+from envsmith.base.files import scratch, storage_errors
+from envsmith.errors import LockError
 from envsmith.lock.index.uv import Finished, Uv, explain_failure
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
 from envsmith.model.lock import Artifact, GivenArchive
 from envsmith.model.project_name import normal_name
 from envsmith.model.wheel import ReadyWheel
+
+# A distribution that is not asked of the index.
+Archive = GivenArchive | ReadyWheel
 
 _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date")
 # How often the list of projects without dates may grow before the date is given up altogether.
@@ -62,7 +64,7 @@ class Query:
     find_links: tuple[str, ...] = ()
     wheels_only: bool = False
     edges: bool = True
-    archives: tuple[GivenArchive | ReadyWheel, ...] = ()
+    archives: tuple[Archive, ...] = ()
     present: tuple[Described, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
     later: tuple[tuple[str, str], ...] = ()
@@ -76,26 +78,6 @@ class Resolution:
     packages: tuple[Resolved, ...]
     requires: dict[str, tuple[str, ...]]
     undated: tuple[str, ...] = ()
-
-
-def last_day() -> str:
-    """Return the last complete UTC day, which ``exclude_newer`` defaults to.
-
-    ``SOURCE_DATE_EPOCH`` sets another present. Today would not do: what is published in its course would change a lock
-    that was made on the same date.
-    """
-    return (now().date() - dt.timedelta(days=1)).isoformat()
-
-
-def cutoff(day: str) -> str:
-    """Return the first moment after an ISO day, in UTC. ``UsageError`` for what is not a day.
-
-    uv reads a bare day in the time zone of the host, which would give two hosts two locks.
-    """
-    try:
-        return f"{dt.date.fromisoformat(day.strip()) + dt.timedelta(days=1)}T00:00:00Z"
-    except (ValueError, OverflowError):
-        raise UsageError(f"Cannot read {day!r}: it is not a day.", hint="Write it as 2026-11-20.") from None
 
 
 def resolve(query: Query, uv: Uv, *, work: str, on_line: Callable[[str], None] | None = None) -> Resolution:
@@ -167,7 +149,7 @@ def _earlier(preferred: Iterable[tuple[str, str]]) -> str:
     return 'lock-version = "1.0"\ncreated-by = "envsmith"\n' + "".join(tables)
 
 
-def _resolved(archive: GivenArchive | ReadyWheel) -> Resolved:
+def _resolved(archive: Archive) -> Resolved:
     """Return what uv was not asked about: the user's source archive, or a ready wheel."""
     if isinstance(archive, GivenArchive):
         return Resolved(name=archive.name, version=archive.version, artifacts=(archive.artifact,), sdist=True)

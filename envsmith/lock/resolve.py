@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import Progress, lines_of, silent
 from envsmith.errors import LockError, NetworkError
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.runtime import (
@@ -24,16 +24,16 @@ from envsmith.knowledge.graph.runtime import (
 from envsmith.knowledge.wheels.offers import Ready, best_wheel
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.cell_query import IMAGE_GLIBC, fixed, further_constraints, overrides, query_of, uv_platform
+from envsmith.lock.days import cutoff, days_from
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.kept_cell import Judge, broken_rules, differences, judge_cell, refusal, repairs
-from envsmith.lock.later import Later, days_from, later_wheel, later_wheels, newer_glibc, wheel_glibc
-from envsmith.lock.query import Query, Resolution, cutoff, resolve
+from envsmith.lock.later import Later, later_wheel, later_wheels, newer_glibc, wheel_glibc
+from envsmith.lock.query import Archive, Query, Resolution, resolve
 from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
 from envsmith.model.cell import RUNTIME, TRAIN, Cell
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
-from envsmith.model.wheel import ReadyWheel
+from envsmith.model.lock import Compile, Lock, Pin
 from envsmith.net.http import HttpClient
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ class Beside:
 # again.
 
 
-_STEP = "lock"
 # Each attempt adds a constraint or a later wheel.
 _ATTEMPTS = 8
 
@@ -110,15 +109,11 @@ def lock_pip(
     query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links, preferred=preferred)
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
-
-    def on_line(line: str) -> None:
-        progress(ProgressEvent(kind=EventKind.LINE, step=_STEP, text=line))
-
     latest = cutoff(exclude_newer)
     for day in days_from(beside.date, exclude_newer):
         dated = replace(query, newest=cutoff(day), latest=latest)
         try:
-            resolution, query, added = _judged(cell, dated, toolkit, resolver, on_line)
+            resolution, query, added = _judged(cell, dated, toolkit, resolver, lines_of(progress, "lock"))
             break
         except LockError:
             if day == exclude_newer:
@@ -206,7 +201,7 @@ def _judged(
     )
 
 
-def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[GivenArchive | ReadyWheel, ...]:
+def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[Archive, ...]:
     """Return the user's archives, and the ready wheels of the cell's components that the user has no archive of."""
     wheels = []
     for name, version in cell.components.items():
@@ -217,7 +212,7 @@ def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[GivenArchive |
     return (*user.archives, *wheels)
 
 
-def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready: Ready) -> tuple[ReadyWheel, ...]:
+def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready: Ready) -> tuple[Archive, ...]:
     """Return ready wheels of what the resolver took as source, which the cell did not name."""
     own = {archive.name for archive in query.archives}
     wheels = (ready(p.name, p.version, cell) for p in packages if p.sdist and p.name not in own)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from envsmith.base.files import read_bounded, scratch
-from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors, storage_errors
+from envsmith.base.files import read_text, write_together
+from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors
 from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.lock.kept_cell import Judge, broken_rules, judge_cell
 from envsmith.lock.pip_files import parse_beside
@@ -19,79 +16,12 @@ from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 from envsmith.model.version import Spec
 
 PYLOCK_FILE = "pylock.toml"
+_AGAIN = "Delete it and lock again."
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write ``files`` (plain names, or such in one folder below) into ``directory``: all are complete on disk before the first takes its name.
-
-    Files that have the same bytes are left alone, files that are not named stay. On ``StorageError`` everything that
-    was there is there still. ``lock.json`` takes its name last: where it stands, the files beside it belong to it.
-    """
-    for name in files:
-        parts = name.split("/")
-        if len(parts) > 2 or any(Path(part).name != part or part in {"", ".", ".."} for part in parts):
-            raise StorageError(f"Cannot write {name!r}: it is not a plain file name.")
-        if len(parts) == 2 and (directory / parts[0]).is_symlink():
-            raise StorageError(f"Cannot write {directory / name}: {parts[0]} is a link.", hint="Delete the link.")
-    changed = {name: text.encode() for name, text in files.items() if not holds(directory / name, text)}
-    if not changed:
-        return
-    with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        with scratch(directory) as staging:
-            for name, data in changed.items():
-                for folder in (staging, directory):
-                    (folder / name).parent.mkdir(exist_ok=True)
-                _put(staging / name, data)
-            _rename_all(directory, staging, sorted(changed, key=lambda n: n == LOCK_FILE))
-
-
-def _rename_all(directory: Path, staging: Path, names: Iterable[str]) -> None:
-    """Give the files their names in ``directory``, or put back all that were there before."""
-    before: dict[str, Path] = {}
-    renamed: list[str] = []
-    for name in names:
-        if (directory / name).exists():
-            before[name] = staging / f"{name}.before"
-            os.link(directory / name, before[name])
-        try:
-            (staging / name).replace(directory / name)
-        except OSError:
-            _restore(directory, renamed, before)
-            raise
-        renamed.append(name)
-
-
-def prepare(directory: Path) -> None:
-    """Make ``directory`` and show that it can be written, before minutes are spent on what belongs into it."""
-    with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        with scratch(directory):
-            pass
-
-
-def holds(path: Path, text: str) -> bool:
-    """Return whether a file has this text and nothing else."""
-    try:
-        return read_bounded(path, len(data := text.encode())) == data
-    except DataError:
-        return False
-
-
-def _put(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _restore(directory: Path, renamed: list[str], before: Mapping[str, Path]) -> None:
-    for name in renamed:
-        with suppress(OSError):
-            if name in before:
-                before[name].replace(directory / name)
-            else:
-                (directory / name).unlink()
+    """Write files of a cell's folder together. ``lock.json`` takes its name last: where it stands, they belong to it."""
+    write_together(directory, dict(sorted(files.items(), key=lambda file: file[0] == LOCK_FILE)))
 
 
 def read(directory: Path) -> Lock | None:
@@ -99,20 +29,12 @@ def read(directory: Path) -> Lock | None:
     path = directory / LOCK_FILE
     if not path.is_file():
         return None
-    lock = parse_lock(_text(path), where=str(path))
-    if not (directory / PYLOCK_FILE).is_file():
+    lock = parse_lock(read_text(path, MAX_BYTES, hint=_AGAIN), where=str(path))
+    beside = directory / PYLOCK_FILE
+    if not beside.is_file():
         return lock
-    beside = parse_beside(_text(directory / PYLOCK_FILE))
-    if beside.lock != lock.digest:
-        return lock
-    return dataclasses.replace(lock, pins=tuple(beside.complete(pin) for pin in lock.pins))
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bounded(path, MAX_BYTES).decode()
-    except UnicodeDecodeError:
-        raise DataError(f"Cannot read {path}: it is not UTF-8.", hint="Delete it and lock again.") from None
+    text = read_text(beside, MAX_BYTES, hint=_AGAIN)
+    return parse_beside(text).complete(lock)
 
 
 def reusable(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlunsplit
 
 from envsmith.base.files import read_toml
+from envsmith.base.json_types import JsonFields
 from envsmith.errors import LockError
 from envsmith.model.cell import distribution_of
 from envsmith.model.lock import Artifact, Pin
@@ -41,7 +42,16 @@ class Resolved:
 
 
 def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, ...]:
-    """Return the packages of a ``pylock.toml``, sorted by name. ``LockError`` for what is not one, or is not complete.
+    """Return the packages of a ``pylock.toml`` as :func:`packages_of` does. ``LockError`` for what is not TOML."""
+    try:
+        document = read_toml(text)
+    except ValueError as error:
+        raise LockError(f"Cannot read pylock.toml: {error}.") from None
+    return packages_of(document, archives)
+
+
+def packages_of(document: JsonFields, archives: Collection[str] = ()) -> tuple[Resolved, ...]:
+    """Return the packages of a lock, sorted by name. ``LockError`` for what is not one, or is not complete.
 
     Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be. What comes
     from ``archives`` of the user is left out: it is known already.
@@ -49,7 +59,7 @@ def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, .
     from packaging.pylock import Pylock, PylockValidationError
 
     try:
-        lock: Pylock = Pylock.from_dict(read_toml(text))
+        lock: Pylock = Pylock.from_dict(document)
     except (PylockValidationError, ValueError) as error:
         raise LockError(f"Cannot read pylock.toml: {error}.") from None
     return tuple(sorted((_package(p) for p in lock.packages if p.name not in archives), key=lambda r: r.name))

@@ -22,6 +22,7 @@ WORDS = frozenset({"cpu", "none"})
 ABSENT = frozenset({"none", "absent", "missing"})
 _SM = re.compile(r"sm_?(\d{1,2})(\d)([af]?)(?![\w])", re.IGNORECASE)
 _TEXT = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]{0,63}")
+_EXACT = re.compile(r"(={0,3})\s*([^*<>=!~,|\s]+)")
 _MAX_SPEC = 400
 
 
@@ -139,6 +140,18 @@ class Spec:
     def exactly(cls, version: str) -> Spec:
         """Return the spec that only ``version`` satisfies (a local part, ``+cu128``, included when it is given)."""
         return cls.parse(version if version in WORDS else f"=={version}")
+
+    @property
+    def exact(self) -> str | None:
+        """Return the one version that it names (``==2.9.1``, ``535.54.03``), or ``None`` for a range."""
+        match = _EXACT.fullmatch(self.text)
+        if not match:
+            return None
+        text, bare = match[2], not match[1]
+        if (key := version_key(text)) is None:
+            return text
+        is_range = bare and len(key.release) <= 2 and not (key.local or key.pre or key.post or key.is_devrelease)
+        return None if is_range else text
 
     @property
     def is_any(self) -> bool:

@@ -17,7 +17,6 @@ from envsmith.project.demand import Demands
 from envsmith.project.division import divide
 from envsmith.project.folder import ProjectPart, read_project_file
 from envsmith.solver.explain import conflict_members
-from envsmith.solver.problem import exact_version
 from envsmith.solver.solver import Solver, default_solver
 from envsmith.solver.words import join_words, name_release
 
@@ -88,7 +87,7 @@ def _judge(
     narrowed = dict(division.narrowed)
     for name, version in pinned.items():
         spec, earlier = Spec.parse(f"=={version}"), narrowed.get(name)
-        if earlier is None or exact_version(earlier[0]):  # a version that is stated beside a file wins over its pin
+        if earlier is None or earlier[0].exact:  # a version that is stated beside a file wins over its pin
             narrowed[name] = spec, "given"
         elif earlier[0].text != spec.text:
             narrowed[name] = earlier[0].meet(spec), f"{earlier[1]} and given"

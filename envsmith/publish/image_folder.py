@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.base.files import digest_of, read_text
+from envsmith.base.files import digest_of, read_text, write_together
 from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.builder.image.dockerfile import from_reference, image_files
 from envsmith.errors import DataError, UsageError
@@ -98,7 +98,7 @@ def write_folder(images: Path, proof: Proof, image: OciImage, published: Sequenc
         facts["earlier"] = earlier
     files = {**rendered(proof.lock, facts, proof.record), "record.json": proof.record_raw.decode()}
     store.write(folder, files)
-    store.write(images, {INDEX_FILE: index_text(images)})
+    write_together(images, {INDEX_FILE: index_text(images)})
     return folder
 
 

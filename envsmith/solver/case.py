@@ -60,7 +60,7 @@ class JudgementDraft:
 
     def rule(self, rule_id: str) -> Rule:
         """Return the text of one rule. Most judgements show few of them."""
-        return self.solver.rule(rule_id)
+        return self.solver.graph.rule(rule_id)
 
     def carries(self, rule_id: str) -> bool:
         """Tell whether a rule says what a wheel or an image carries."""

@@ -72,7 +72,7 @@ def conflict_members(
         # In one net, where two rules over the same two components are one table: what they leave together.
         remaining_rules = Net(full, [nogood for g in stuck.groups if g is not group for _, nogood in g.nogoods])
         domains = remaining_rules.begin(wishes) or full
-        members.append(_rule_member(problem, solver.rule(group.rule), group, domains, cause=cause))
+        members.append(_rule_member(problem, solver.graph.rule(group.rule), group, domains, cause=cause))
     return tuple(members)
 
 
@@ -490,7 +490,7 @@ def _published(solver: Solver, component: str, version: str) -> str:
 def _since(solver: Solver, rule_id: str, blocking: Mapping[str, str]) -> str:
     """Return since which release of the blocking component the rule holds."""
     for name, version in blocking.items():
-        for row in solver.rule(rule_id).rows:
+        for row in solver.graph.rule(rule_id).rows:
             spec = row.when.get(name)
             if spec and not spec.is_any and spec.contains(version):
                 releases = solver.knowledge().releases.get(name, ())
@@ -682,7 +682,7 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
             continue
         for number, nogood in group.nogoods:
             if all(domains[v] & m for v, m in nogood):
-                rule = solver.rule(group.rule)
+                rule = solver.graph.rule(group.rule)
                 row = rule.rows[number]
                 versions = {c: answer.cell.components[c] for c in row.scope if c in answer.cell.components}
                 message = rule_sentence(rule, [row], {c: [v] for c, v in versions.items()})

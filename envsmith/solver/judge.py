@@ -36,7 +36,7 @@ from envsmith.solver.case import (
 from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
 from envsmith.solver.prefer import Nearest
-from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, contradicted, exact_version, pose
+from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, contradicted, pose
 from envsmith.solver.proof import proof_of, ran_together, run_of_set, unproved
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
@@ -270,7 +270,7 @@ def _newer_cudnn(case: JudgementDraft, findings: Sequence[Finding]) -> tuple[lis
     """
     cudnn = version_key(case.subject.plain.get("cudnn", "none"))
     rows = [] if cudnn is None else _rows_met(case, "torch-bundles-cudnn")
-    carried = [key for row in rows if (key := version_key(exact_version(row.needs["cudnn"]) or "none"))]
+    carried = [key for row in rows if (key := version_key(row.needs["cudnn"].exact or "none"))]
     if cudnn is None or not carried or cudnn < max(carried) or cudnn.major != max(carried).major:
         return list(findings), False
     fix = "Install it after torch, and pass over pip's message on the pin of torch's metadata."

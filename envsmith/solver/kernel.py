@@ -122,6 +122,11 @@ class Net:
         # What ``start`` leaves of each variable that it narrows.
         self.narrowed = [(v, mask) for v, mask in enumerate(self.start) if mask != self.full[v]]
 
+    @classmethod
+    def within(cls, full: Sequence[int], masks: Iterable[tuple[int, int]]) -> Net:
+        """Return the net in which these variables have a value of their mask."""
+        return cls(full, [((variable, full[variable] & ~mask),) for variable, mask in masks])
+
     def _add(self, nogoods: Iterable[Nogood]) -> None:
         tables: dict[tuple[int, int], list[tuple[int, int]]] = {}
         full = self.full

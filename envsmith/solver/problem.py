@@ -21,10 +21,9 @@ from envsmith.knowledge.graph.compile import Compiled, CompiledRule
 from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.rule import Severity
-from envsmith.model.version import WORDS, Spec, version_key
+from envsmith.model.version import Spec
 from envsmith.solver.kernel import Net, Nogood
 
-_EXACT = re.compile(r"(={0,3})\s*([^*<>=!~,|\s]+)")
 # Python releases are minors; a spec over patch releases admits a minor when it admits one of these.
 _PATCHES = range(40)
 _KEEP_PROBLEMS = 24
@@ -198,21 +197,6 @@ class KeptProblems:
             self._problems.pop(next(iter(self._problems)))
         self._problems[key] = problem
         return problem
-
-
-def exact_version(spec: Spec) -> str | None:
-    """Return the one version that a spec names (``==2.9.1``, ``535.54.03``), or ``None`` for a range."""
-    match = _EXACT.fullmatch(spec.text)
-    if not match:
-        return None
-    text = match[2]
-    if text in WORDS:
-        return text
-    key = version_key(text)
-    bare = not match[1]
-    if key is None or (bare and len(key.release) <= 2 and not (key.local or key.pre or key.post or key.is_devrelease)):
-        return None
-    return text
 
 
 def pose(

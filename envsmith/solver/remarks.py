@@ -58,7 +58,7 @@ def lock_notes(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterable[Find
         notes = (row for row in compiled.rows if row.severity is Severity.NOTE)
         for note in (row for row in notes if not row.platforms or cell.platform.value in row.platforms):
             if solver.compiled.speaks_of(parts, note):
-                rule = solver.rule(compiled.id)
+                rule = solver.graph.rule(compiled.id)
                 row = rule.rows[note.number]
                 first = next(iter(row.when))
                 message = rule_sentence(rule, [replace(row, when={first: Spec("*")})], {})

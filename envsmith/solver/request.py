@@ -16,7 +16,7 @@ from envsmith.model.rule import Row, Severity
 from envsmith.model.version import Spec, parse_version, public
 from envsmith.solver.kernel import Domains
 from envsmith.solver.prefer import OfDate, Preference
-from envsmith.solver.problem import KeptProblems, Problem, Wish, exact_version, pose
+from envsmith.solver.problem import KeptProblems, Problem, Wish, pose
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
 # What a torch wheel carries besides CUDA: in the cell, not in its name.
@@ -140,7 +140,7 @@ def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str
     """Return exactly named releases that the knowledge does not list, of the host and of companions."""
     extras: dict[str, list[str]] = {}
     for name, spec in specs.items():
-        exact = exact_version(spec)
+        exact = spec.exact
         open_to_any = compiled.roles[name] in (Role.HOST, Role.COMPANION)
         if exact and open_to_any and not any(map(spec.contains, compiled.versions.get(name, ()))):
             extras.setdefault(name, []).append(exact)
@@ -219,7 +219,7 @@ def avoided(
     for variable, component in enumerate(problem.components[: len(problem.names)]):
         full = problem.full[variable]
         spec = specs.get(component)
-        exact = spec is not None and exact_version(spec) is not None
+        exact = spec is not None and spec.exact is not None
         marked = problem.compiled.pre.get(component, 0)
         if marked and not exact and not (spec is not None and _names_pre(spec)):
             pre.append((variable, full & ~marked))
@@ -320,6 +320,6 @@ def _explicit(spec: Spec) -> str:
     clauses = []
     for clause in spec.text.split(","):
         bare = clause[:1].isdigit()
-        exact = exact_version(Spec(clause)) if bare else None
+        exact = Spec(clause).exact if bare else None
         clauses.append(clause if not bare else f"=={exact}" if exact else f"=={clause}.*")
     return ",".join(clauses)

@@ -11,7 +11,7 @@ from envsmith.knowledge.graph.load import VersionGraph, version_graph
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
-from envsmith.model.rule import Knowledge, Rule, Severity
+from envsmith.model.rule import Knowledge, Severity
 from envsmith.solver.kernel import Domains, Effort, Net, excess, nearest, smallest_conflict
 from envsmith.solver.problem import KeptProblems, Problem, RuleNogoods, Wish
 from envsmith.solver.request import Posed, cell_of, pose_request
@@ -54,10 +54,6 @@ class Solver:
     def knowledge(self) -> Knowledge:
         """Return the texts of the graph."""
         return self.graph.knowledge()
-
-    def rule(self, rule_id: str) -> Rule:
-        """Return the text of one rule."""
-        return self.graph.rule(rule_id)
 
     def pose(self, request: Request, *, gaps: bool = True) -> Posed:
         """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
@@ -126,7 +122,7 @@ class Solver:
         # Of two reasons the one that a person understands: there is no such build.
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         hard.sort(key=lambda i: problem.groups[i].rule != "torch-wheels-platform")
-        parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
+        parts = [Net.within(full, wish.masks) for wish in problem.wishes] + [problem.part(i) for i in hard]
         members = smallest_conflict(parts, full, effort)
         if not members:
             return None
@@ -155,7 +151,9 @@ class Solver:
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
-            net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
+            net = posed.problem.rules_net(Severity.ERROR).joined(
+                [Net.within(posed.problem.full, w.masks) for w in fixed]
+            )
             candidates: list[tuple[Repair, int]] = []
             for given_up in nearest(net, [w.masks for w in loose], effort, limit=max(limit, MAX_REPAIRS)):
                 if candidates and effort.is_spent():
@@ -209,11 +207,6 @@ def default_solver() -> Solver:
     """Return the solver over the installed knowledge, the same one as long as its files stay as they are."""
     graph = version_graph()
     return _SOLVERS.setdefault(graph.compiled.digest, Solver(graph))
-
-
-def wish_net(full: Sequence[int], wish: Wish) -> Net:
-    """Return the net of one wish alone."""
-    return Net(full, [((variable, full[variable] & ~mask),) for variable, mask in wish.masks])
 
 
 def _price(wish: Wish, role: Role | None) -> tuple[int, int, str]:

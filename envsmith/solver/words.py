@@ -10,7 +10,6 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import WHEELS_ONLY, WHEELS_OR_SOURCE, Evidence, Row, Rule, RuleKind, Severity
 from envsmith.model.version import WORDS, Spec, public, version_key
-from envsmith.solver.problem import exact_version
 
 _SHOWN = 3
 _Sentence = Callable[[Rule, Sequence[Row], Mapping[str, Sequence[str]]], str]
@@ -45,7 +44,7 @@ def these_versions(component: str, versions: Iterable[str | None]) -> str:
 
 def shown_spec(component: str, spec: Spec) -> str:
     """Return ``torch >=2.2.0,<=2.5.1``. An exact spec as the release it names."""
-    exact = exact_version(spec)
+    exact = spec.exact
     if exact:
         return name_release(component, exact)
     title = component.upper() if component in {"cuda", "gpu"} else component
@@ -160,7 +159,7 @@ def _gpu_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
 
 def _torch_among(rule: Rule, rows: Sequence[Row], builds: Sequence[str]) -> str:
     """Return builds of torch in few words, with their CUDA where the same releases have builds that are not concerned."""
-    here = [exact_version(row.when["torch"]) or "" for row in rule.rows if row.platforms == rows[0].platforms]
+    here = [row.when["torch"].exact or "" for row in rule.rows if row.platforms == rows[0].platforms]
     ends = [i for i, build in enumerate(here) if build in builds]
     further = (
         {build.partition("+")[2] for build in here[ends[0] : ends[-1] + 1] if build not in builds} if ends else set()
@@ -188,7 +187,7 @@ def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Seq
     wished = [v for v in affected.get(component, ()) if v != "none"]
     if len(rows) > 2 * _SHOWN and wished:
         here = [row for row in rule.rows if row.platforms == rows[0].platforms]
-        having = [row for row in here if exact_version(row.needs[component]) in wished]
+        having = [row for row in here if row.needs[component].exact in wished]
         if wished == ["cpu"] and having:
             return "every other build of torch is made with CUDA"
         if not having:
@@ -204,7 +203,7 @@ def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Seq
 
 def _carried(component: str, rows: Iterable[Row]) -> list[str]:
     """Return the releases that these rows name, oldest first. Words (``cpu``) count where there is nothing else."""
-    carried = {exact_version(row.needs[component]) or row.needs[component].text for row in rows}
+    carried = {row.needs[component].exact or row.needs[component].text for row in rows}
     return sorted(carried - set(WORDS), key=lambda v: version_key(v) or Version("0")) or sorted(carried)
 
 
@@ -238,7 +237,7 @@ def _verb(rows: Sequence[Row], affected: Mapping[str, Sequence[str]], one: str, 
 
 
 def _builds(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> list[str]:
-    named = [exact_version(row.when["torch"]) for row in rows]
+    named = [row.when["torch"].exact for row in rows]
     return [v for v in named if v] or list(affected.get("torch", ()))
 
 

@@ -102,7 +102,7 @@ def test_frozen_build_needs_no_channel_but_the_packages(options):
     assert again.built is not None
     assert again.built.digest == made.built.digest
     (made.directory / "conda-lock.yml").unlink()
-    with pytest.raises(DataError, match="no Conda lock is there"):
+    with pytest.raises(DataError, match="there is no Conda lock"):
         build.build(dataclasses.replace(options, frozen=True))
 
 

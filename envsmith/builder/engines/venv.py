@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envsmith.base.files import digest_of, scratch, sha256_of, write_whole
+from envsmith.base.files import digest_of, scratch, sha256_of, storage_errors, write_whole
 from envsmith.base.interpreter import python_in
 from envsmith.base.os_packages import install_command
 from envsmith.base.programs import execute
@@ -45,7 +45,6 @@ from envsmith.errors import (
     InterruptedRunError,
     LockError,
     MissingProgramError,
-    storage_errors,
 )
 from envsmith.lock.index.interpreters import Interpreter, find_interpreter, find_interpreters
 from envsmith.lock.index.uv import Uv, find_uv

@@ -20,12 +20,13 @@ from envsmith.base.progress import Clock
 from envsmith.builder.pack.local_wheels import UserPackage, own_requirements, own_wheel, project_wheel
 from envsmith.errors import ContentError, LockError, UsageError
 from envsmith.lock.cell_query import glibc_of, uv_platform
+from envsmith.lock.days import cutoff, last_day
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.interpreters import running_interpreter
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.index.wheel_tags import best_artifact, wheel_tags
 from envsmith.lock.pip_files import ALL_FILE, BUILD_FILE, layer_text, pylock_text
-from envsmith.lock.query import Query, cutoff, last_day, resolve
+from envsmith.lock.query import Query, resolve
 from envsmith.lock.uv_output import to_pins
 from envsmith.model.lock import LOCK_FILE, Artifact, Lock, Pin
 from envsmith.model.version import minor_of

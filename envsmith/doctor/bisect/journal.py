@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envsmith.base.files import claim, digest_of, mark, read_text
+from envsmith.base.files import claim, digest_of, mark, read_text, storage_errors
 from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.schema import parse_json
-from envsmith.errors import StorageError, UsageError, storage_errors
+from envsmith.errors import StorageError, UsageError
 
 _KIND = "envsmith bisect"
 _FILE = "trials.jsonl"

@@ -16,9 +16,10 @@ from envsmith.doctor.mend.resolution import PackageChange, is_same
 from envsmith.doctor.mend.treatment import Treatment, treatment_of_repair
 from envsmith.errors import LockError, UsageError
 from envsmith.lock.cell_query import uv_platform
+from envsmith.lock.days import cutoff, last_day
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
 from envsmith.lock.index.uv import Uv
-from envsmith.lock.query import Query, cutoff, last_day, resolve
+from envsmith.lock.query import Query, resolve
 from envsmith.lock.uv_output import is_of_torch
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement

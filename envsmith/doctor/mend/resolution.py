@@ -14,8 +14,9 @@ from envsmith.doctor.mend.treatment import Treatment
 from envsmith.errors import LockError
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.cell_query import uv_platform
+from envsmith.lock.days import cutoff, last_day
 from envsmith.lock.index.uv import Uv
-from envsmith.lock.query import Query, cutoff, last_day, resolve
+from envsmith.lock.query import Query, resolve
 from envsmith.lock.resolve import build_pins
 from envsmith.lock.uv_output import closure, is_of_torch, to_pins
 from envsmith.model.cell import Platform

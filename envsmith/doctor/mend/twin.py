@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.base.files import read_text, write_whole
+from envsmith.base.files import read_text, storage_errors, write_whole
 from envsmith.base.schema import parse_json
 from envsmith.doctor.mend.environment import CONFIG
 from envsmith.doctor.mend.owned import (
@@ -41,7 +41,7 @@ from envsmith.doctor.mend.owned import (
     refuse_residents,
     refuse_writers,
 )
-from envsmith.errors import EnvsmithError, UsageError, storage_errors
+from envsmith.errors import EnvsmithError, UsageError
 
 # In a mended environment: the id of the mend, and what it changed.
 MARKER = "envsmith-mend.json"

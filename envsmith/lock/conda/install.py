@@ -19,7 +19,7 @@ from pathlib import Path
 from envsmith.base.files import read_bounded, read_text, scratch, sha256_of, write_whole
 from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, lines_of, silent
 from envsmith.base.schema import parse_json
 from envsmith.errors import (
     BuildError,
@@ -35,7 +35,7 @@ from envsmith.errors import (
 )
 from envsmith.lock.conda.channels import access_to
 from envsmith.lock.conda.lock_files import pip_lines
-from envsmith.lock.conda.model import CondaLock, PipPackage, PlatformLock
+from envsmith.lock.conda.model import CondaLock, PipPackage, PlatformLock, Tell
 from envsmith.lock.conda.names import clean, fold, require_rattler, scrub
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import layer_text
@@ -43,7 +43,6 @@ from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
 from envsmith.net.address import parts_of
 
-_STEP = "conda"
 _STAMP = "conda-meta/envsmith"
 
 
@@ -80,16 +79,17 @@ def realise(
     target = prefix.absolute()
     python = python_in(target)
     if _is_done(part, target):
-        progress(ProgressEvent(kind=EventKind.CACHED, step=_STEP, text=f"{target} is this lock already"))
+        progress(ProgressEvent(kind=EventKind.CACHED, step="conda", text=f"{target} is this lock already"))
         return python
     _check_files(part)
+    tell = lines_of(progress, "conda")
     try:
         with _in_place_of(target):
-            progress(_event(f"installing {len(part.packages)} Conda packages"))
+            tell(f"installing {len(part.packages)} Conda packages")
             _link(part, target, cache_dir, channels or conda_lock.channels)
             if part.pip:
-                progress(_event(f"installing {len(part.pip)} packages with uv, by hash"))
-                _install_pip(part.pip, build_pins, Uv(offline=offline), python, progress)
+                tell(f"installing {len(part.pip)} packages with uv, by hash")
+                _install_pip(part.pip, build_pins, Uv(offline=offline), python, tell)
             _verify(part, target)
             write_whole(target / _STAMP, _stamp(part))
     except KeyboardInterrupt:
@@ -97,10 +97,6 @@ def realise(
             "Cannot finish the installation: it was interrupted.", hint="Run the same command again."
         ) from None
     return python
-
-
-def _event(line: str) -> ProgressEvent:
-    return ProgressEvent(kind=EventKind.LINE, step=_STEP, text=line)
 
 
 def _stamp(part: PlatformLock) -> str:
@@ -232,9 +228,7 @@ def _error(part: PlatformLock, text: str) -> EnvsmithError:
     return BuildError(f"Cannot install {what}: the linker failed.", details=details)
 
 
-def _install_pip(
-    packages: Sequence[PipPackage], build_pins: Sequence[Pin], uv: Uv, python: Path, progress: Progress
-) -> None:
+def _install_pip(packages: Sequence[PipPackage], build_pins: Sequence[Pin], uv: Uv, python: Path, tell: Tell) -> None:
     """Install addresses by hash. uv reads the user's configuration, and nothing is resolved."""
     with scratch() as folder:
         requirements = folder / "pip.txt"
@@ -247,7 +241,7 @@ def _install_pip(
             # engine/venv.py).
             command += ["--build-constraints", str(build), "--require-build-hashes"]
             command += ["--preview-features", "build-dependency-hashes"]
-        uv.check(command, work="install the pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
+        uv.check(command, work="install the pip section of the Conda lock", on_line=tell)
 
 
 def _verify(part: PlatformLock, prefix: Path) -> None:

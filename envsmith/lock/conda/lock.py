@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime as dt
 import hashlib
 import json
 import os
@@ -15,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urldefrag
 
 from envsmith.base.files import read_bounded
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import Progress, lines_of, silent
 from envsmith.errors import DataError, LockError, UsageError
 from envsmith.lock.conda.channels import Channels, base_url, open_channels, with_channels
 from envsmith.lock.conda.foreign import MAX_BYTES
@@ -32,9 +30,9 @@ from envsmith.lock.conda.specs import (
     python_of,
     virtual_packages,
 )
+from envsmith.lock.days import last_day
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.wheel_tags import best_artifact, wheel_tags
-from envsmith.lock.query import cutoff
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.rule import Severity
@@ -71,16 +69,12 @@ def lock_conda(
     written but the cache below ``cache_dir``.
     """
     conda = with_channels(conda)
-    newest = _newest(conda)
     _without(cell, conda.tolerate)  # refuse a name that cannot be tolerated before any channel is asked
-
-    def tell(line: str) -> None:
-        progress(ProgressEvent(kind=EventKind.LINE, step="conda", text=line))
-
+    tell = lines_of(progress, "conda")
     parts: list[PlatformLock] = []
     notes: list[str] = []
     for platform in conda.platforms_of(cell):
-        channels = open_channels(conda, platform.value, newest, tell)
+        channels = open_channels(conda, platform.value, tell)
         tell(f"solving for {platform.value}")
         parts.append(_lock_platform(cell, conda.tolerate, pip_pins, channels, platform, files_of, notes))
     lock = CondaLock(
@@ -96,7 +90,7 @@ def lock_conda(
             details=wrong,
             hint="Give another --channel.",
         )
-    return dataclasses.replace(lock, notes=tuple(dict.fromkeys([*notes, *errors])))
+    return replace(lock, notes=tuple(dict.fromkeys([*notes, *errors])))
 
 
 def _differences(
@@ -115,18 +109,12 @@ def _without(cell: Cell, tolerate: Sequence[str]) -> Cell:
             hint=f"Use --conda-tolerate with {' or '.join(MOVABLE)}.",
         )
     components = {name: version for name, version in cell.components.items() if name not in tolerate}
-    return dataclasses.replace(cell, components=components, chosen=tuple(n for n in cell.chosen if n in components))
+    return replace(cell, components=components, chosen=tuple(n for n in cell.chosen if n in components))
 
 
 def _public_name(channel: str) -> str:
     """Return a channel as a lock may name it: a name stays a name, an address loses its credentials."""
     return channel.strip() if "://" not in channel and "/" not in channel[:2] else public_url(base_url(channel))
-
-
-def _newest(conda: CondaRequest) -> dt.datetime | None:
-    """Return the first moment that is too late."""
-    day = conda.exclude_newer
-    return dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
 
 
 def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
@@ -207,9 +195,9 @@ def narrow_to_channels(
     ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead.
     ``NetworkError`` as :func:`envsmith.lock.conda.lock.lock_conda`.
     """
-    conda = with_channels(conda)
+    conda = with_channels(conda).until(request.exclude_newer or last_day())
     names = ", ".join(conda.channels)
-    offer = open_channels(conda, request.platform.value, _newest(conda), progress)
+    offer = open_channels(conda, request.platform.value, progress)
     builds = offer("pytorch")
     first: list[str] = []
     for cell in islice(cells(_narrowed_to_builds(request, builds, names)), _TRIED):
@@ -241,7 +229,7 @@ def _narrowed_to_builds(request: Request, builds: Sequence[CondaPackage], channe
         marks = ".*" if name == "python" else ""
         spec = Spec.parse(" || ".join(f"=={v}{marks}" for v in sorted(versions)))
         narrowed.setdefault(name, (spec, f"channel {channels} has pytorch with {name} {listing(sorted(versions))}"))
-    return dataclasses.replace(request, narrowed=narrowed)
+    return replace(request, narrowed=narrowed)
 
 
 def _bound(request: Request, cell: Cell, channels: str) -> Request:
@@ -250,7 +238,7 @@ def _bound(request: Request, cell: Cell, channels: str) -> Request:
     reason = f"channel {channels} has {torch} and Python {cell.components['python']}"
     names = [n for n in ("torch", "cuda", "python", *cell.frameworks) if n in cell.components]
     exact = {n: (Spec.parse(f"=={cell.components[n]}"), reason) for n in names}
-    return dataclasses.replace(request, narrowed={**request.narrowed, **exact})
+    return replace(request, narrowed={**request.narrowed, **exact})
 
 
 # The part of a cell that no channel has: which file of each pin a platform installs, with its hash and address.
@@ -409,7 +397,7 @@ def _edited(lock: CondaLock, directory: Path) -> list[str]:
 
 def _answers(text: str, lock: Lock, conda: CondaRequest) -> bool:
     conda = with_channels(conda)
-    requests = (conda.until(lock.exclude_newer), dataclasses.replace(conda, exclude_newer=lock.exclude_newer))
+    requests = (conda.until(lock.exclude_newer), replace(conda, exclude_newer=lock.exclude_newer))
     return any(up_to_date(text, lock.cell, lock.pins, request) for request in requests)
 
 

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.base.files import claim, mark, scratch
+from envsmith.base.files import claim, mark, scratch, storage_errors
 from envsmith.base.interpreter import python_in
 from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.programs import Conversation, Lines
 from envsmith.base.progress import Clock, Progress, silent
-from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
+from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError
 from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.uv import Uv, find_uv, uv_environment
 from envsmith.project.ci.jobs import CiJob

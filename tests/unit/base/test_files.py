@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import errno
 import hashlib
 import io
 import os
@@ -30,6 +31,7 @@ from envsmith.base.files import (
     sha256_of,
     sweep,
     write_folder,
+    write_together,
     write_whole,
     writing,
 )
@@ -355,7 +357,6 @@ _WRITERS = {
     "__main__.py": "the null device in place of a closed stream",
     "doctor/bisect/journal.py": "appends a line for each trial, so that a kill loses one trial at most",
     "cli/ci.py": "appends to the file of a CI runner, which others append to as well",
-    "lock/store.py": "in a scratch folder, from which all files of a lock take their names together",
     "lock/query.py": "in a scratch folder",
     "project/ci/since.py": "in a scratch folder",
     "project/ci/local.py": "in a scratch folder",
@@ -469,3 +470,60 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="Cannot write"):
         write_whole(tmp_path / "pipe", "x")
+
+
+def test_what_is_there_is_left_alone_when_nothing_changed(tmp_path: Path) -> None:
+    write_together(tmp_path, {"a": "1"})
+    before = (tmp_path / "a").stat()
+    write_together(tmp_path, {"a": "1"})
+    assert (tmp_path / "a").stat().st_ino == before.st_ino
+
+
+def test_only_a_plain_name_or_one_in_a_folder_below_is_written(tmp_path: Path) -> None:
+    write_together(tmp_path, {"b/c": "x"})
+    assert (tmp_path / "b" / "c").read_text() == "x"
+    for name in ("../a", "b/../c", "b/c/d", "/a", "b//c", "", ".."):
+        with pytest.raises(StorageError, match="plain file name"):
+            write_together(tmp_path, {name: "x"})
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+def test_a_write_that_fails_half_way_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails_at: int
+) -> None:
+    write_together(tmp_path, {"a": "old a", "b": "old b"})
+    calls = [0]
+    real = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        calls[0] += 1
+        if calls[0] == fails_at + 1:
+            raise OSError(number, os.strerror(number))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(StorageError, match="Cannot write") as caught:
+        write_together(tmp_path, {"a": "new a", "b": "new b", "lock.json": "{}"})
+    assert caught.value.exit_code == 10
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "old a", "b": "old b"}
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Cannot write"):
+        write_together(tmp_path / "file" / "cell", {"a": "1"})
+
+
+def test_a_link_in_place_of_a_folder_leads_nothing_out_of_the_cell_s_folder(tmp_path):
+    cell, elsewhere = tmp_path / "cell", tmp_path / "elsewhere"
+    cell.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "cell.sh").write_text("mine")
+    (cell / "steps").symlink_to(elsewhere)
+
+    with pytest.raises(StorageError, match=r"steps is a link"):
+        write_together(cell, {"lock.json": "{}", "steps/cell.sh": "new"})
+
+    assert (elsewhere / "cell.sh").read_text() == "mine"
+    assert not (cell / "lock.json").exists()

@@ -52,13 +52,13 @@ def test_a_lock_is_compared_for_its_own_machine_and_not_for_the_one_at_hand(give
     options = given(tmp_path, "one", conda=None)
     lock_only(options)
     lock = store.need(options.output, options.request_text)[1]
-    machines, agreed = [], existing.agreed
+    machines, agreed = [], locking.agreed
 
     def listen(options, *a, **k):
         machines.append(options.request.machine)
         return agreed(options, *a, **k)
 
-    monkeypatch.setattr(existing, "agreed", listen)
+    monkeypatch.setattr(locking, "agreed", listen)
     here = Machine(driver="470.256.02", architectures=("sm_75",))
 
     differences = existing.lock_difference(

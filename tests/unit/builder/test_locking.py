@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from build_helpers import options_in
 
-from envsmith.base.progress import Clock
+from envsmith.base.progress import Clock, silent
 from envsmith.builder import locking
 from envsmith.builder.arrow import lock_only
-from envsmith.errors import LockError, UsageError
+from envsmith.errors import ContradictionError, LockError, UsageError
+from envsmith.lock.learn import Learned
 
 
 def test_what_will_be_compiled_is_told(given, tmp_path):
@@ -44,3 +45,16 @@ def test_a_day_that_was_asked_for_is_not_the_clock_s(given, tmp_path, monkeypatc
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
 
     assert lock_only(given(tmp_path, "one")).lock.exclude_newer == "2026-11-20"
+
+
+def test_a_cell_that_packages_contradict_is_not_locked_again_when_nothing_else_can_be_chosen(tmp_path, monkeypatch):
+    locked = []
+
+    def lock(cell):
+        locked.append(cell)
+        raise ContradictionError("Cannot resolve: they contradict each other.", names=("torchvision",))
+
+    monkeypatch.setattr(locking, "learn_more", lambda _error, _request, _learned: Learned())
+    with pytest.raises(ContradictionError):
+        locking.agreed(options_in(tmp_path), Clock(silent), lock)
+    assert len(locked) == 1

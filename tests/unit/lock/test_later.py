@@ -1,4 +1,4 @@
-"""A date that is too early for the cell's Python: later days, later wheels."""
+"""A date that is too early for the cell's Python: later wheels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lock_helpers import fine
 from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.lock.index.uv import Uv
-from envsmith.lock.later import days_from, later_wheels
+from envsmith.lock.later import later_wheels
 from envsmith.lock.query import Query, _arguments
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.lock.uv_output import Resolved
@@ -19,18 +19,6 @@ from envsmith.model.component import ComponentTable
 
 def resolved(name: str, *, is_sdist: bool) -> Resolved:
     return Resolved(name=name, version="1.0", artifacts=(), sdist=is_sdist)
-
-
-@pytest.mark.parametrize(
-    ("date", "days"),
-    [
-        (None, ["2026-11-20"]),
-        ("2022-04-20", ["2022-04-20", "2022-07-20", "2023-04-20", "2026-11-20"]),
-        ("2026-11-01", ["2026-11-01", "2026-11-20"]),
-    ],
-)
-def test_later_days_follow_a_date_until_the_last_one(date, days):
-    assert list(days_from(date, "2026-11-20")) == days
 
 
 def test_only_what_would_be_compiled_and_is_not_fixed_is_asked_for_a_later_wheel(cell: Cell):

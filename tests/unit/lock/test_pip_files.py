@@ -78,10 +78,11 @@ def test_pylock_holds_every_file_and_the_edges(lock: Lock) -> None:
 
 def test_pylock_gives_back_addresses_and_edges(lock: Lock) -> None:
     beside = parse_beside(pylock_text(lock))
-    bare = dataclasses.replace(
-        lock.pins[0], artifacts=tuple(dataclasses.replace(a, url=None) for a in lock.pins[0].artifacts), requires=()
-    )
-    assert beside.complete(bare) == lock.pins[0]
+    bare = [
+        dataclasses.replace(p, artifacts=tuple(dataclasses.replace(a, url=None) for a in p.artifacts), requires=())
+        for p in lock.pins
+    ]
+    assert beside.complete(dataclasses.replace(lock, pins=tuple(bare))) == lock
 
 
 def test_a_lock_without_addresses_names_its_files_as_paths(lock: Lock) -> None:

@@ -140,7 +140,7 @@ def test_the_address_is_part_of_the_lock_and_of_its_digest(locked):
 
     assert again.pin("readyext").address == locked.pin("readyext").address
     assert dataclasses.replace(locked, pins=pins).digest != locked.digest
-    assert parse_beside(pylock_text(locked)).complete(again.pin("readyext")).artifacts[0].url
+    assert parse_beside(pylock_text(locked)).complete(again).pin("readyext").artifacts[0].url
 
 
 def test_uv_installs_it_from_the_requirements_and_from_pylock(locked, uv, tmp_path):

@@ -1,4 +1,4 @@
-"""Days of a lock, and what sdists are built with: pure."""
+"""What sdists are built with: pure."""
 
 from __future__ import annotations
 
@@ -6,33 +6,10 @@ import dataclasses
 
 import pytest
 
-from envsmith.errors import LockError, UsageError
+from envsmith.errors import LockError
 from envsmith.lock import resolve
 from envsmith.lock.build_requires import requires_of
-from envsmith.lock.query import cutoff, last_day
 from envsmith.model.cell import Cell
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2026-11-20", "2026-11-21T00:00:00Z"),
-        ("2024-02-29", "2024-03-01T00:00:00Z"),
-    ],
-)
-def test_a_day_counts_in_full_and_in_utc(text: str, expected: str) -> None:
-    assert cutoff(text) == expected
-
-
-@pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "", "3 days", "9999-12-31"])
-def test_what_is_not_a_date_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="not a day"):
-        cutoff(text)
-
-
-def test_the_default_date_is_the_last_complete_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01T00:00:00Z
-    assert last_day() == "2025-12-31"
 
 
 @pytest.mark.parametrize(

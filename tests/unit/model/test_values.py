@@ -146,6 +146,25 @@ def test_the_spec_of_exactly_one_version(version, only):
     assert Spec.exactly(version).contains(version)
 
 
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("==2.9.1", "2.9.1"),
+        ("535.54.03", "535.54.03"),
+        ("==2.4", "2.4"),
+        ("2.4", None),
+        ("2.4rc1", "2.4rc1"),
+        ("==2.4.*", None),
+        (">=2.4", None),
+        ("==2.4,==2.5", None),
+        ("none", "none"),
+        ("*", None),
+    ],
+)
+def test_a_spec_knows_the_one_version_that_it_names(text, version):
+    assert Spec.parse(text).exact == version
+
+
 @pytest.mark.parametrize(("text", "any_version"), [("*", True), ("", True), ("  ", True), (">=1", False)])
 def test_a_spec_that_everything_satisfies_is_known(text, any_version):
     assert Spec.parse(text).is_any is any_version
