@@ -12,8 +12,9 @@ from packaging.version import Version
 
 from envsmith.errors import EnvsmithError
 from envsmith.knowledge.graph.load import components, version_graph
+from envsmith.knowledge.graph.releases import YANKED_FIX, yanked_cause
 from envsmith.lock.index.distribution import best_file, read_release
-from envsmith.lock.index.index import PackageIndex, quick_index
+from envsmith.lock.index.index import PackageIndex, quick_index, yanked_text
 from envsmith.lock.index.markers import holds_everywhere
 from envsmith.lock.index.release_sources import open_archive
 from envsmith.model.cell import Platform
@@ -82,14 +83,27 @@ class _Release:
         self._packages, self._fetcher = packages, packages.fetcher
         releases = packages.project(project).releases()
         files = next((files for text, files in releases.items() if Version(text) == Version(version)), ())
-        file = best_file(files)
+        file, reason = best_file(files), yanked_text(files)
         if file is None:
             raise NotFoundError(f"Cannot read {project} {version}: the package index has no such release.")
-        self._file = file
+        self._file, self._yanked = file, "yanked" if reason is True else reason
 
     def faults(self, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
-        """Return what it declares and the stated versions contradict, else what its code takes and they lack."""
-        return [*self._contradictions(_by_distribution(versions), platform)] or self._lacking(versions)
+        """Return that it was yanked, and what it declares and they contradict, else what its code takes and they lack."""
+        contradictions = [*self._contradictions(_by_distribution(versions), platform)]
+        return [*self._withdrawal(), *(contradictions or self._lacking(versions))]
+
+    def _withdrawal(self) -> Iterator[Finding]:
+        if self._yanked:
+            yield Finding(
+                rule="release-yanked",
+                severity=Severity.WARNING,
+                components={self.name: self.version},
+                message=f"{self.name} {self.version}: {yanked_cause(str(self._yanked))}",
+                evidence=(self._evidence(EvidenceKind.DECLARED),),
+                fix=YANKED_FIX,
+                stage="install",
+            )
 
     def _evidence(self, kind: EvidenceKind) -> Evidence:
         return Evidence(

@@ -45,6 +45,7 @@ class Index:
 
     fetcher: Ranges = field(default_factory=Ranges)
     days: dict[str, str] = field(default_factory=dict)
+    yanked: dict[str, str] = field(default_factory=dict)
 
     def release(self, version: str, sources: dict[str, str], day: str = "2024-01-02") -> None:
         self.fetcher.files[f"pkg-{version}-py3-none-any.whl"] = wheel(sources)
@@ -58,7 +59,12 @@ class Index:
             name=name,
             files=tuple(
                 IndexFile(
-                    filename=f, url=f"pkg-{v}-py3-none-any.whl", version=v, sha256=f"{v:0<64}", uploaded=self.days[v]
+                    filename=f,
+                    url=f"pkg-{v}-py3-none-any.whl",
+                    version=v,
+                    sha256=f"{v:0<64}",
+                    uploaded=self.days[v],
+                    yanked=self.yanked.get(v),
                 )
                 for v, f in names.items()
             ),

@@ -22,6 +22,8 @@ from envsmith.model.version import Spec, version_key
 Short = Annotated[str, text_of(60)]
 # A row of many releases names the first of their sources.
 _MOST_EVIDENCE = 4
+# What helps against a release that its publisher took back.
+YANKED_FIX = "Use another release."
 
 
 def _one_text_or_many(value: object, _context: object) -> object:
@@ -223,16 +225,19 @@ def extra_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
     return rules
 
 
+def yanked_cause(reason: str) -> str:
+    """Return what is said of a release that was taken back. ``yanked`` is no reason."""
+    return "its publisher yanked it" + ("" if reason == "yanked" else f": {reason.strip()}")
+
+
 def yanked_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
     """Return the rule ``<component>-yanked``: the releases that their publisher took back, and why."""
     rows: list[Row] = []
     for reason, group in groupby(lines, key=lambda line: line.yanked):
         if reason is not None:
-            run, words = list(group), "" if reason == "yanked" else f": {reason.strip()}"
-            cause = f"its publisher yanked it{words}"
+            run, cause = list(group), yanked_cause(reason)
             when, evidence = run_of(component, run), evidence_of(run)
-            fix = "Use another release."
-            rows.append(Row(when=when, severity=Severity.WARNING, cause=cause, fix=fix, evidence=evidence))
+            rows.append(Row(when=when, severity=Severity.WARNING, cause=cause, fix=YANKED_FIX, evidence=evidence))
     rule = Rule(id=f"{component}-yanked", kind=RuleKind.CONFLICTS, rows=tuple(rows), stage="install")
     return [rule] if rows else []
 

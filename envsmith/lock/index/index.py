@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -93,6 +93,14 @@ class IndexProject:
         for file in self.files:
             files.setdefault(Version(file.version), []).append(file)
         return {max((f.version for f in files[v]), key=len): tuple(files[v]) for v in sorted(files)}
+
+
+def yanked_text(files: Iterable[IndexFile]) -> str | bool | None:
+    """Return ``None`` unless every file was withdrawn, then the reason, or ``True`` without one."""
+    reasons = [f.yanked for f in files]
+    if not reasons or any(r is None for r in reasons):
+        return None
+    return next((r for r in reasons if r), True)
 
 
 def find_index(environ: Mapping[str, str] | None = None) -> str:

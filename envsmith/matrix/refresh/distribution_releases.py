@@ -17,10 +17,10 @@ from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock.index.component_needs import ComponentNeeds
 from envsmith.lock.index.distribution import ReleaseFacts, best_file, read_release
-from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.index import IndexFile, yanked_text
 from envsmith.lock.index.torch_wheel import linux_wheels, pythons_of
 from envsmith.matrix.refresh.line_table import LineTable
-from envsmith.matrix.refresh.shared import RefreshRun, in_parallel, same_spec, yanked_text
+from envsmith.matrix.refresh.shared import RefreshRun, in_parallel, same_spec
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import WORDS
 from envsmith.net.http import NotFoundError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,11 +112,3 @@ def same_spec(one: object, another: object) -> bool:
         return SpecifierSet(str(one)) == SpecifierSet(str(another))
     except InvalidSpecifier:
         return False
-
-
-def yanked_text(files: Iterable[IndexFile]) -> object:
-    """Return ``None`` unless every file was withdrawn, then the reason, or ``True`` without one."""
-    reasons = [f.yanked for f in files]
-    if not reasons or any(r is None for r in reasons):
-        return None
-    return next((r for r in reasons if r), True)

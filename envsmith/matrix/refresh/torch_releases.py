@@ -17,12 +17,12 @@ from envsmith.base.files import read_bounded
 from envsmith.base.schema import parse_json, parse_value, to_json
 from envsmith.errors import DataError, NetworkError
 from envsmith.lock.index.distribution import best_file, read_release
-from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.index import IndexFile, yanked_text
 from envsmith.lock.index.metadata import active
 from envsmith.lock.index.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
 from envsmith.matrix.refresh.distribution_releases import by_version, ordered
 from envsmith.matrix.refresh.line_table import LineTable
-from envsmith.matrix.refresh.shared import RefreshRun, in_parallel, yanked_text
+from envsmith.matrix.refresh.shared import RefreshRun, in_parallel
 from envsmith.model.cell import Platform
 from envsmith.model.version import WORDS, public
 from envsmith.net.http import NotFoundError

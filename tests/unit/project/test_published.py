@@ -70,6 +70,19 @@ def test_the_python_that_it_wants_is_read_too():
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"), [("Deletes data", "its publisher yanked it: Deletes data"), ("", "its publisher yanked it")]
+)
+def test_a_release_that_its_publisher_took_back_is_a_warning_with_the_reason(reason, words):
+    index = index_of("1.2", "Requires-Dist: torch>=2.0")
+    index.yanked["1.2"] = reason
+
+    [finding] = judged(index, "nobody-knows==1.2 torch==2.7.1").findings
+
+    assert (finding.rule, finding.severity) == ("release-yanked", Severity.WARNING)
+    assert finding.message == f"nobody-knows 1.2: {words}"
+
+
 def test_what_its_import_takes_and_a_stated_version_lacks_is_an_error():
     source = "from transformers import AutoModelWithLMHead\ntry:\n    from transformers import NoSuch\nexcept ImportError:\n    pass\n"
     index = index_of("1.2", source=source)

@@ -10,8 +10,8 @@ from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.knowledge.graph.read import read_components
 from envsmith.lock.index.component_needs import ComponentNeeds, spec_text
 from envsmith.lock.index.distribution import ReleaseFacts
-from envsmith.lock.index.index import IndexFile
-from envsmith.matrix.refresh.shared import same_spec, yanked_text
+from envsmith.lock.index.index import IndexFile, yanked_text
+from envsmith.matrix.refresh.shared import same_spec
 from envsmith.matrix.refresh.toolkit_rule import ToolkitRule, accepts
 from envsmith.matrix.refresh.updates import refreshable
 
