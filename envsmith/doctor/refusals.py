@@ -56,10 +56,19 @@ _CLASSES_OF_SETTINGS = frozenset(
     }
 )
 _ADVICE = re.compile(
-    r"(?:^|(?<=[.;:!,] ))((?:please |Try|Consider|Please|Set|Use|Pass|Specify|Make sure|Either|Choose|Remove|Reduce|Increase"
-    r"|Decrease|Provide|Add|Enable|Disable|Restart|Place|Call|Ensure|Omit|Switch|Upgrade|You (?:can|need to|must|should)"
+    r"(?:^|(?<=[.;:!,] ))((?:please |Try|Consider|Please|Set|Use|Pass|Specify|Make sure|Ensure|Either|Choose|Remove|Reduce"
+    r"|Increase|Decrease|Provide|Add|Enable|Disable|Install|Reinstall|Upgrade|Update|Rebuild|Call|Run|Switch|Convert|Create"
+    r"|Place|Omit|Restart|To (?:fix|resolve|avoid|suppress|use|enable|disable)|You (?:can|need to|must|should)"
     r"|you (?:need to|must|should))\b[^\n]*)"
 )
+# The form that only repeats what a package advises: what raises it is then known, and a part that starts or lays out.
+_ADVISED = "settings-advised"
+_STARTING_FILE = re.compile(
+    r"torch[/\\](?:distributed|nn[/\\]parallel|cuda|utils[/\\](?:cpp_extension|checkpoint|data))\b|(?:services|node|worker|actor"
+    r"|runner|session|loader|checkpoint|platforms|executor|device|environment|compiler|driver|build|hook|loop|fetch)\w*(?:[/\\]\w+)?\.py$"
+)
+# Advice that helps the makers only.
+_REPORT = re.compile(r"[Pp]lease (?:help )?(?:report|file|open|raise|submit|create)\b")
 _VALUES = re.compile(
     r"(?:[Aa]llowed (?P<of>\w+) values?|(?:[Vv]alid|[Pp]ossible) (?:values|options|choices)(?: for (?:the )?(?P<for>[\w ]{3,50}?))?"
     r"|(?:must|should) be (?:one of|in|either)|[Ee]xpected (?:one of|either)|[Cc]hoose (?:between|from)"
@@ -86,6 +95,8 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     frames = [frame for frame in frames_before(text, hit.position) if not _HANDED_ON.search(frame.file)]
     sentence = _whole(hit.groups["said"], text[hit.position :])
     settings = list(dict.fromkeys(_settings_in(sentence)))
+    if hit.signature.id == _ADVISED:
+        return _advised(hit, frames[-1:], sentence)
     refuser = _refuser(frames[-1], sentence) if frames else _raiser(hit.text)
     if not refuser and hit.signature.id == "settings-said":
         return None
@@ -140,6 +151,20 @@ def _raiser(text: str) -> str:
     return next((package for name, package in words().exceptions.items() if name in text), "")
 
 
+def _advised(hit: Hit, frames: list[LoggedFrame], sentence: str) -> Hit | None:
+    """Return what a package advises about its start, or ``None`` where nobody is known to advise it."""
+    owners = [frame.package for frame in frames if frame.package and _starts(frame)] or [_raiser(hit.text)]
+    advice = _told(sentence)
+    if not owners[0] or not advice:
+        return None
+    return hit.naming(said=sentence, refuser=component_of(owners[0]) or owners[0], advice=advice)
+
+
+def _starts(frame: LoggedFrame) -> bool:
+    file = _SETTINGS_FILE if frame.package != "torch" else _STARTING_FILE
+    return bool(file.search(frame.file) or _STARTING_FILE.search(frame.file))
+
+
 def _refuser(frame: LoggedFrame, sentence: str) -> str | None:
     """Return the package whose reading of settings raises, a file of settings of one's own, or ``None``."""
     package = frame.package
@@ -169,9 +194,8 @@ def _settings_in(sentence: str) -> Iterator[str]:
 
 def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     """Return what to do: what the sentence advises, what it names, or what its form asks for."""
-    if (match := _ADVICE.search(sentence)) and match[1].count(" ") > 1:
-        advice = match[1][:300].rstrip(" .")
-        return advice[:1].upper() + advice[1:]
+    if advice := _told(sentence):
+        return advice
     if values := _values_in(sentence, settings) or numbers_that_fit(sentence):
         return values
     names = ", ".join(settings[:_MOST_SETTINGS])
@@ -186,6 +210,14 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     if form == "settings-said":
         return names and f"Correct what the message says of {names}"
     return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
+
+
+def _told(sentence: str) -> str:
+    match = _ADVICE.search(sentence)
+    if match is None or match[1].count(" ") < 2 or _REPORT.match(match[1]):
+        return ""
+    advice = match[1][:300].rstrip(" .")
+    return advice[:1].upper() + advice[1:]
 
 
 def _values_in(sentence: str, settings: list[str]) -> str:

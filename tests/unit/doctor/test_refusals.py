@@ -55,6 +55,50 @@ def test_the_fix_is_what_the_sentence_advises_or_names(error, advice):
     assert advice.replace("'", "`") in (first.finding.fix or "").replace("'", "`")
 
 
+SITE = "/env/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("file", "error", "advice"),
+    [
+        (
+            f"{SITE}/torch/utils/checkpoint.py",
+            "RuntimeError: incompatible with .grad(). To resolve this error, you can either set use_reentrant=False",
+            "To resolve this error, you can either set use_reentrant=False",
+        ),
+        (
+            f"{SITE}/ray/train/torch/train_loop_utils.py",
+            "RuntimeError: FSDP is only available with GPU-enabled training. Set `use_gpu=True` in your Trainer.",
+            "Set `use_gpu=True` in your Trainer.",
+        ),
+        (
+            "",
+            "MisconfigurationException: SWA is off. Please provide `swa_epoch_start` as an integer.",
+            "Please provide",
+        ),
+    ],
+)
+def test_what_a_package_advises_about_its_start_is_the_fix_whatever_it_raises(file, error, advice):
+    first = judged(traceback(file, error) if file else error)[0]
+    assert advice.replace("'", "`") in (first.finding.fix or "").replace("'", "`")
+    assert first.finding.severity.value == "warning" or "provide" in advice
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        traceback("/home/me/train.py", "RuntimeError: no data. Please set the path of the data."),
+        traceback(f"{SITE}/torch/nn/functional.py", "RuntimeError: sizes differ. Make sure that they are equal."),
+        traceback(
+            f"{SITE}/torch/utils/checkpoint.py", "RuntimeError: it went wrong. Please report this bug to PyTorch."
+        ),
+    ],
+    ids=["a script of one's own", "an operator", "advice for the makers alone"],
+)
+def test_other_advice_is_not_repeated(text):
+    assert not [d for d in judged(text) if d.finding.rule.startswith("settings-")]
+
+
 def test_the_items_of_a_list_behind_the_sentence_belong_to_it():
     error = "ValueError: --load_best_model_at_end requires the strategies to match, but found\n- Save strategy: epoch"
     assert "but found Save strategy: epoch" in judged(error)[0].finding.message
