@@ -78,6 +78,8 @@ def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
         (["solve", "--limit", "3"], "--limit without --all"),
         (["check", "torch==2.5", "torch==2.6"], "2.5 and 2.6 contradict"),
         (["check", "torch=2.6"], "did you mean torch==2.6?"),
+        (["check", "torch", "2.6"], "did you mean torch==2.6?"),
+        (["explain", "ds0.14.0-torch2.3.1-cu121-py311", "--to", "ds0.15.0"], "such as deepspeed, 'torch>=2.9'"),
         (["check", "gpu==voodoo"], "h100"),
         (["check", "torch==2.6", "--json", "--format", "sarif"], "Cannot combine"),
         (["lock", "--framework", "deepspeed", "--quiet", "--verbose"], "Cannot combine"),
