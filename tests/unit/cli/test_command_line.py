@@ -84,6 +84,7 @@ def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
         (["check", "torch==2.6", "--json", "--format", "sarif"], "Cannot combine"),
         (["lock", "--framework", "deepspeed", "--quiet", "--verbose"], "Cannot combine"),
         (["smoke", "--nodes"], "envsmith smoke --help"),
+        (["ci", "check", "--since"], "envsmith ci check --help"),
         (["smoke", "--nodes", "a,b", "--import", "trainer"], "Cannot use --import with --nodes"),
         (["matrix", "show", "nonsense"], "not a cell id"),
         (["matrix", "list", "--framework", "tensorflow"], "--framework 'tensorflow'"),
