@@ -214,7 +214,9 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
     context = getattr(error, "ctx", None)
     # click does not say where an option that lacks its value stood
     verb = next((word for word in argv if word in VERBS), "")
-    path = context.command_path if context else f"envsmith {verb}".rstrip()
+    group = cli.get_command(click.Context(cli), verb)
+    part = next((word for word in argv if word in getattr(group, "verbs", ())), "")
+    path = context.command_path if context else " ".join(filter(None, ("envsmith", verb, part)))
     reason, near = " ".join(error.format_message().split()).rstrip("."), ""
     if isinstance(error, click.NoSuchOption):
         import difflib

@@ -13,6 +13,7 @@ from envsmith.doctor.read import read_text
 from envsmith.doctor.read.package_lists import note_pins
 from envsmith.doctor.stated_environment import read_environment, read_fact, read_variable
 from envsmith.errors import DataError, UsageError
+from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.symbols.judge_wheel import judge_wheel, stated_version
 from envsmith.knowledge.symbols.system_libraries import system_libraries
@@ -26,6 +27,8 @@ from envsmith.project.ranges import Declarations
 
 # Lines of a file that are named because nothing can be said of them.
 _MOST_SENTENCES = 20
+# So many packages are named in a sentence.
+_SHOWN = 6
 
 
 def read(
@@ -69,7 +72,11 @@ def _read_sources(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str
             continue
         kinds = read_text(text, draft, source, tuple(notes)).kinds
         say(f"{source}: {', '.join(kinds) or 'not recognised'}")
-    versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
+    facts = draft.done()
+    if strangers := [f"{n} {v}" for n, v in facts.distributions.items() if components().find(n) is None]:
+        further = f" and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
+        say(f"not judged, for envsmith has no releases of it: {', '.join(strangers[:_SHOWN])}{further}")
+    versions = {name: fact.version for name, fact in facts.components.items() if fact.exact} | stated
     if not versions and not draft.size() and declarations is None:
         raise UsageError(
             f"Cannot check {', '.join(sources)}: no version of a component is in it.",

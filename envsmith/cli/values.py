@@ -47,8 +47,10 @@ def parse_component(
             hint = f"It is a component: give it as --with {component.name}."
         elif names:
             hint = f"Try {' or '.join(names)}."
+        elif frameworks:
+            hint = f"Use one of: {', '.join(frameworks)}."
         else:
-            hint = f"Use one of: {', '.join(frameworks or table.by_name)}."
+            hint = f"Name a package, the host or the GPU, such as {EXAMPLE}, 'torch>=2.9', driver or gpu."
         raise UsageError(
             f"Cannot read {flag} {_short(text)}: {match['name']!r} is not a {'framework' if frameworks else 'component'} "
             "that envsmith knows.",
@@ -76,9 +78,10 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
     """
     versions: dict[str, str] = {}
     problems: list[str] = []
-    for text in pairs:
+    words = [*pairs]
+    for text, following in zip(words, [*words[1:], ""], strict=False):
         try:
-            name, read = _pair(text, table)
+            name, read = _pair(text, table, following)
         except ValueError as problem:
             problems.append(str(problem))
             continue
@@ -99,11 +102,12 @@ def misspelt(names: Iterable[str], table: ComponentTable) -> dict[str, str]:
     return {name: components[0] for name, components in near.items() if components}
 
 
-def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
+def _pair(text: str, table: ComponentTable, following: str) -> tuple[str, str]:
     """Parse ``NAME==VERSION``. The ``ValueError`` is a line for the user."""
     name, equals, version = text.partition("==")
     if not equals:
-        raise ValueError(f"{_short(text)}: it is not NAME==VERSION" + _spelt_otherwise(text, table))
+        meant = f"{text} {following}" if following[:1].isdigit() else text  # a space in the place of ==
+        raise ValueError(f"{_short(text)}: it is not NAME==VERSION" + _spelt_otherwise(meant, table))
     component = table.find(name.partition("[")[0] if name.endswith("]") else name)
     if component is None:
         return name[:60], version[:60]

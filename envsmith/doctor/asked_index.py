@@ -7,13 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from envsmith.doctor.facts import Facts
-from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version
+from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version, listed_project
 from envsmith.doctor.mended_line import MendedLine, find_mended_line
-from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.read.lines import fold
 from envsmith.doctor.traced_releases import with_traced_releases
-from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
-from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.lock.index.asked_lines import first_without, releases_with
 from envsmith.lock.index.asked_names import FIRST, MOST, AskedReleases, between, spread
@@ -108,9 +106,10 @@ def _project(root: str, lack: Lack, facts: Facts) -> str | None:
     A module of one's own may have the name of a project that has nothing to do with it. One inside of another module
     tells by itself whether the project has it.
     """
-    listed = distributions_by_module().get(root) or words().folders.get(fold(root)) or component_of(root)
+    listed = listed_project(root)
     project = listed or fold(root)
-    is_there = listed or "." in lack.owner or project in facts.distributions or _is_installed(root, lack)
+    is_nested = "." in lack.owner and not lack.file
+    is_there = listed or is_nested or project in facts.distributions or _is_installed(root, lack)
     return project if is_there else None
 
 

@@ -22,6 +22,7 @@ from envsmith.doctor.read.tracebacks import LoggedFrame, callers, frames_before,
 from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -93,6 +94,12 @@ class Lack:
         return self.kind == "name" and "." not in self.owner and "(unknown location)" in self.message
 
     @property
+    def file(self) -> str | None:
+        """Return the file that Python took for the module, where it is in no folder of installed packages."""
+        match = _IMPORTED.search(self.message) if self.kind == "name" else None
+        return match[1] if match else None
+
+    @property
     def script(self) -> str | None:
         """Return the file of one's own that asks, where the innermost call is in none of a package."""
         return self.frames[-1].file if self.frames and self.frames[-1].package is None else None
@@ -147,6 +154,11 @@ def lack_of(hit: Hit, text: str) -> Lack:
 _REST = re.compile(r"\*\*\w+\s?\)\s?$")
 
 
+def listed_project(root: str) -> str | None:
+    """Return the project that is known to bring a module."""
+    return distributions_by_module().get(root) or words().folders.get(fold(root)) or component_of(root)
+
+
 def shadowing_file(lack: Lack) -> str | None:
     """Return the file of one's own that is imported in the place of a package, or ``None``."""
     if not lack.root:
@@ -154,8 +166,8 @@ def shadowing_file(lack: Lack) -> str | None:
     if match := _RENAMING.search(lack.around):
         return match[1]
     own = f"{lack.root}.py"
-    if (of_message := _IMPORTED.search(lack.message)) and re.split(r"[/\\]", of_message[1])[-1] == own:
-        return of_message[1]
+    if lack.file and re.split(r"[/\\]", lack.file)[-1] == own:
+        return lack.file
     files = [f.file for f in lack.frames if f.package is None]
     if shadow := next((f for f in files if re.split(r"[/\\]", f)[-1] == own), None):
         return shadow

@@ -24,6 +24,7 @@ from envsmith.doctor.lacks import (
     best_answer,
     installed_version,
     is_in,
+    listed_project,
     overridden,
     rivals,
     shadowing_file,
@@ -99,6 +100,8 @@ def explain(
         return _damaged(lack)
     if lack.kind == "attribute" and (lack.name in _OF_PYTHON_2 or isinstance(getattr(builtins, lack.name, None), type)):
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
+    if lack.file and not (index.distribution_of(lack.root) or listed_project(lack.root)):
+        return _not_in_file(lack, lack.file)
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
         return _bare_folder(lack)
@@ -554,6 +557,19 @@ def _shadowed(lack: Lack, file: str) -> MissingNameExplanation:
         severity=Severity.WARNING,
         confidence="high",
         components={fold(lack.root): "*"},
+    )
+
+
+def _not_in_file(lack: Lack, file: str) -> MissingNameExplanation:
+    return MissingNameExplanation(
+        rule="name-not-in-file",
+        message=f"{file} does not have {lack.name}. It is of no installed package: no release of one is at fault.",
+        fix=f"Look into {file}: the name is misspelt, or was never written there, or the file is of another state of"
+        " the source tree than the one that imports it (git status).",
+        taxonomy=dataclasses.replace(_SCRIPT, cause="name-not-in-file"),
+        severity=Severity.WARNING,
+        confidence="high",
+        components={},
     )
 
 

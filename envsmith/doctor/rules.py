@@ -208,11 +208,12 @@ def _of(rule: DoctorRule, facts: Facts, launch: LaunchCommand | None = None) -> 
     name, argument = rule.check or ("always", None)
     for words in CHECKS[name][0](scene, argument):
         each = Scene(facts, launch, {**scene.words, **words})
-        if each.meets(rule.when) and not each.meets(rule.unless):
-            yield _finding(rule, each)
+        if each.meets(rule.when) and not each.meets(rule.unless) and (finding := _finding(rule, each)):
+            yield finding
 
 
-def _finding(rule: DoctorRule, scene: Scene) -> Diagnosed:
+def _finding(rule: DoctorRule, scene: Scene) -> Diagnosed | None:
+    """Return a rule's finding, or ``None`` where a value that its message names is not known."""
     let = dict(rule.let)
     for variant in rule.variants:
         if scene.meets(variant.when):
@@ -220,6 +221,10 @@ def _finding(rule: DoctorRule, scene: Scene) -> Diagnosed:
             fields = ("severity", "lines", "confidence", "score", "cause", "evidence")
             rule = dataclasses.replace(rule, **{n: v for n in fields if (v := getattr(variant, n)) is not None})
     scene = Scene(scene.facts, scene.launch, {**scene.words, **{name: scene.fill(text) for name, text in let.items()}})
+
+    message = scene.fill(rule.message)
+    if message is None:
+        return None
 
     def filled(text: str) -> str:
         return scene.fill(text) or text
@@ -238,7 +243,7 @@ def _finding(rule: DoctorRule, scene: Scene) -> Diagnosed:
         rule=filled(rule.id),
         severity=rule.severity,
         components=scene.words.get("components", {}) | components,
-        message=filled(rule.message),
+        message=message,
         evidence=scene.words.get("evidence", rule.evidence),
         fix=filled(rule.fix),
         stage=taxonomy.stage,

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from envsmith.base.text import counted
 from envsmith.doctor.facts import Draft, Facts, Read
-from envsmith.doctor.lacks import installed_version
+from envsmith.doctor.lacks import installed_version, listed_project
 from envsmith.doctor.read.lines import is_distribution
 from envsmith.doctor.read.tracebacks import LoggedFrame, frames_in, installed_path, package_of
-from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.model.code_line import CodeLine
 from envsmith.model.version import minor_of
 
@@ -54,7 +53,7 @@ def line_of(frame: LoggedFrame) -> tuple[str, CodeLine | None]:
     path, package = installed_path(frame.file), package_of(frame.file)
     if not path or not package or not frame.line or len(frame.source) < _SHORTEST:
         return "", None
-    project = distributions_by_module().get(path.partition("/")[0], package)
+    project = listed_project(path.partition("/")[0]) or package
     return project, CodeLine(path, frame.line, frame.source)
 
 

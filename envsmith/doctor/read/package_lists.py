@@ -32,7 +32,10 @@ _WHEEL = (
     r"[^\s\"'#]{1,500}/[A-Za-z0-9_.]{1,80}-(\d[A-Za-z0-9_.!]{0,40})(?:(?:\+|%2[Bb])[\w.]{1,80})?(?:-\d\w{0,20})?"
     r"-[A-Za-z][\w.]{0,80}-[\w.]{1,40}-[\w.]{1,200}(?:-[0-9a-z_.]{1,16})?\.whl"
 )
-_PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
+# What another package requires is not what is installed.
+_PIN = re.compile(
+    r"(?<![\w.<>=/-])(?<!requires )(?<!depends on )([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})"
+)
 _AT = re.compile(rf"(?<![\w./-])([A-Za-z0-9][A-Za-z0-9._-]{{0,80}})[ \t]{{0,4}}@[ \t]{{0,4}}{_WHEEL}")
 _TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE)
 _ROW = re.compile(

@@ -63,6 +63,15 @@ def test_lines_that_cannot_be_judged_are_named(tmp_path):
     assert result.return_value == 0
 
 
+def test_pins_of_which_nothing_is_known_are_named(tmp_path):
+    path = tmp_path / "pins.txt"
+    path.write_text("torch==2.1.2\ntorch-scatter==2.1.2\ntorch-sparse==0.6.18\n")
+
+    result = _check("--from", path)
+
+    assert "not judged, for envsmith has no releases of it: torch-scatter 2.1.2, torch-sparse 0.6.18" in result.stderr
+
+
 def test_every_kind_of_line_is_judged_or_named_with_its_place(tmp_path):
     (tmp_path / "base.txt").write_text("torch==2.4.1 --hash=sha256:" + "a" * 64 + "\n-r requirements.txt\n")
     (tmp_path / "bounds.txt").write_text("numpy<2\n")

@@ -71,6 +71,7 @@ def test_a_name_that_none_has_is_said_to_be_in_none_of_those_that_were_read(inde
     "message",
     [
         "ImportError: cannot import name 'fresh' from 'bmtrain' (/home/me/bmtrain/__init__.py)",
+        "ImportError: cannot import name 'fresh' from 'bmtrain.core' (/home/me/bmtrain/core.py)",
         "ImportError: cannot import name 'fresh' from 'bmtrain'",
         "AttributeError: 'Thing' object has no attribute 'fresh'",
     ],

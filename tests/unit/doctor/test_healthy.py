@@ -108,3 +108,21 @@ def test_a_healthy_environment_has_no_error_finding(cells, number):
         d = diagnose(read_texts([("report", text)]), [("report", clean(text))])
         assert [x.finding.message for x in d.diagnosed if x.finding.severity.value == "error"] == []
         assert d.status in {"ok", "unknown"}
+
+
+NOTHING_FAILED = {
+    "a report of macOS": "PyTorch version: 2.3.0\nIs debug build: False\nCUDA used to build PyTorch: None\n"
+    "OS: macOS 14.5 (arm64)\nIs CUDA available: False\nCUDA runtime version: No CUDA\n[pip3] torch==2.3.0\n",
+    "a plugin of RCCL that nobody needs": "mi250:42:42 [0] NCCL INFO NET/Plugin : dlerror=librccl-net.so: cannot open"
+    " shared object file: No such file or directory No plugin found (librccl-net.so), using internal implementation\n",
+    "steps of an installation": "## Installation\n1. Install PyTorch >= 1.10\n2. Install NVIDIA Apex\n",
+    "an issue that a README knows": "## Known issues\n- On old drivers you may see `CUDA Setup failed despite GPU being"
+    " available`: update bitsandbytes.\n",
+}
+
+
+@pytest.mark.parametrize("text", NOTHING_FAILED.values(), ids=list(NOTHING_FAILED))
+def test_a_text_in_which_nothing_failed_has_no_finding(text):
+    diagnosis = diagnose(read_texts([("text", text)]), [("text", clean(text))])
+
+    assert [each.finding.message for each in diagnosis.diagnosed] == []

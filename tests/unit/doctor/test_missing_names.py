@@ -175,6 +175,17 @@ def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
     assert "/w/datasets.py" in finding.message
 
 
+def test_a_name_that_a_file_of_ones_own_lacks_is_no_matter_of_releases(index):
+    text = (
+        'Traceback (most recent call last):\n  File "/w/train.py", line 5, in <module>\n    from utils.metrics import bleu'
+        "\nImportError: cannot import name 'bleu' from 'utils.metrics' (/w/utils/metrics.py)"
+    )
+    finding = first(text, index).finding
+
+    assert (finding.rule, finding.severity, dict(finding.components)) == ("name-not-in-file", Severity.WARNING, {})
+    assert finding.message.startswith("/w/utils/metrics.py does not have bleu.")
+
+
 def test_a_package_without_an_index_is_said_to_be_unmeasured(index):
     finding = first("ImportError: cannot import name 'x' from 'frobnicator'", index).finding
 

@@ -33,7 +33,8 @@ def diagnosis_of(text: str) -> Diagnosis:
     ],
 )
 def test_a_line_that_names_its_cause_is_not_read_once_more_as_a_general_one(text, rule):
-    causes = [d.finding.rule for d in diagnosis_of(text).diagnosed if d.role in {"root", "also"}]
+    diagnosed = diagnosis_of(text).diagnosed
+    causes = [d.finding.rule for d in diagnosed if d.role in {"root", "also"} and d.finding.symptom]
 
     assert causes == [rule]
 

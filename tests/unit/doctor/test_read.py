@@ -371,3 +371,22 @@ def test_report_of_a_newer_framework_is_recognised(kind, text, stated):
 def test_what_pip_show_prints_is_what_is_installed():
     facts = read_texts([("report", "$ pip show peft\nName: peft\nVersion: 0.12.0\nSummary: Parameter-Efficient\n")])
     assert facts.distributions["peft"] == "0.12.0"
+
+
+OF_OTHER_PROGRAMS = [
+    "ERROR: Unrecognized pair style 'eam/gpu' is part of the GPU package (src/force.cpp:275)",
+    "Collecting package metadata (repodata.json): done",
+    "Error: Process completed with exit code 1.",
+    "slurmstepd: error: *** STEP 42.0 ON node1 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***",
+]
+
+
+@pytest.mark.parametrize("text", OF_OTHER_PROGRAMS)
+def test_a_line_that_any_program_may_print_has_no_kind(text):
+    assert facts(text).read[0].kinds == ()
+
+
+def test_what_a_package_requires_is_not_taken_for_installed():
+    text = "torchaudio 2.2.0 requires torch==2.2.0, but you have torch 2.3.0 which is incompatible."
+
+    assert facts(text).version("torch") in {None, "2.3.0"}
