@@ -116,7 +116,7 @@ function proof(record, kind, option) {
           "p",
           { class: "note" },
           "Nearest run: ",
-          link("#" + run.id, run.id),
+          link(`cell/${run.id}.html`, run.id),
           `, ${lower(D.kinds[run.kind])}${where}.`,
         ),
     ].filter(Boolean);
