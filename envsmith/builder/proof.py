@@ -12,6 +12,7 @@ from envsmith.base.files import write_together
 from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Clock
 from envsmith.base.schema import parse_value
+from envsmith.base.text import counted
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import BuildOutcome
 from envsmith.errors import SmokeError
@@ -118,7 +119,8 @@ def prove(outcome: BuildOutcome, engine: Engine, clock: Clock, *, tier: str, ran
         raise SmokeError("Cannot run the smoke test: nothing was built.")
     plan = Plan.build(outcome.cell, tier=tier, ranks=ranks).with_(image=built.digest)
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
+    steps = counted(len(plan.steps), "framework step")
+    clock.start("smoke test", f"{counted(len(plan.cases), 'case')} and {steps}, {counted(plan.ranks, 'rank')}")
     result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", p.line))
     clock.done("smoke test", result.summary)
     refuse_fault_of_host(result)

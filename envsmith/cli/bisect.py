@@ -100,7 +100,9 @@ def bisect(settings: BisectFlags) -> int:
     if settings.report:
         write_whole(settings.report, as_markdown(result, shlex.join(settings.command), rules))
         say(f"report: {settings.report}")
-    if settings.rule and result.guilty and not rules:
+    if settings.rule and result.guilty and rules:
+        say(f"rule: not written, because envsmith knows {', '.join(f.rule for f in rules)}")
+    elif settings.rule and result.guilty:
         write_whole(settings.rule, rule_of(result))
         say(f"rule: {settings.rule}")
     if settings.as_json:

@@ -160,7 +160,8 @@ def _show(proof: EnvironmentProof, wish: ProveFlags) -> int:
         print_out(f"cell: {record.cell}\nproved: {' -> '.join(r.value for r in record.rungs)}")
     for file in files:
         say(f"written: {file}")
-    print_out(f"{mark(passed=proof.passed)}: {proof.verdict}")
+    outcome = mark(passed=proof.passed) if proof.passed or proof.failed else "incomplete"
+    print_out(f"{outcome}: {proof.verdict}")
     return code
 
 

@@ -123,8 +123,8 @@ def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(needed)) for name, needed in requires.items()}
 
 
-# What only torch decides about: itself, NVIDIA's and AMD's libraries, Triton.
-_HEAVY = re.compile(r"torch|nvidia-.+|cuda-.+|(?:pytorch-)?triton(?:-rocm)?")
+# What only torch decides about: itself, NVIDIA's and AMD's libraries (not the bindings of NVML), Triton.
+_HEAVY = re.compile(r"torch|nvidia-(?!ml-py).+|cuda-.+|(?:pytorch-)?triton(?:-rocm)?")
 
 
 def is_of_torch(name: str) -> bool:

@@ -131,7 +131,9 @@ def _say_who_signed(
         for signer in strangers:
             report.add("attachment", CheckState.UNCOVERED, f"another statement, signed by {signer}, was not asked")
     elif strangers and (trust.keys or trust.identity):
-        report.add("statement", CheckState.DIFFERS, f"it is signed by {'; '.join(strangers)}, not by who you trust")
+        report.add(
+            "statement", CheckState.DIFFERS, f"it is signed by {'; '.join(strangers)}, not by anybody whom you trust"
+        )
     elif strangers:
         text = f"signed by {'; '.join(strangers)}: say with --key whether you trust that"
         report.add("statement", CheckState.UNPROVED, text)

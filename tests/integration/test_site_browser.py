@@ -250,6 +250,14 @@ def test_a_cell_of_the_grid_says_why_on_pointing_and_on_a_click(page):
     assert page.locator("#permalink").inner_text().startswith("ds0.16.4-torch2.7.1-")
 
 
+def test_every_cell_of_the_grid_that_is_marked_as_run_says_when(page):
+    marked = page.locator(":is(td.g, td.c)[aria-label]")
+    assert marked.count() > 100
+    assert [
+        label for label in marked.evaluate_all("cells => cells.map(c => c.ariaLabel)") if "passed on" not in label
+    ] == []
+
+
 def test_the_grid_is_used_with_the_keyboard(page):
     cell_of_grid(page, "deepspeed", "0.19.8", "2.15.0").focus()
     page.keyboard.press("ArrowRight")

@@ -153,7 +153,7 @@ def realise(
                 uv=tool, torch_uv=heavy, lock=lock, environment=environment, interpreter=interpreter, progress=progress
             )
             builder.build()
-            _read_files(lock, builder.python, directory / f".{FOLDER}.read")
+            _read_files(lock, builder.python, directory / f".{FOLDER}.read", progress)
             digest = content_digest(environment)
     return Built(
         digest=digest,
@@ -181,7 +181,7 @@ def _usage(lock: Lock, environment: Path, interpreter: Interpreter, tool: Uv) ->
     return tuple(rows)
 
 
-def _read_files(lock: Lock, python: Path, marker: Path) -> None:
+def _read_files(lock: Lock, python: Path, marker: Path, progress: Progress) -> None:
     """Read every installed file against its RECORD (five seconds a gigabyte), and note in ``marker`` what was read.
 
     uv links files from its cache: an edit in one environment is an edit in the next. The system's own time of the last
@@ -194,7 +194,8 @@ def _read_files(lock: Lock, python: Path, marker: Path) -> None:
         if marker.read_text(encoding="ascii") == state:
             verify_content(lock, inspect_python(python))
             return
-    verify_content(lock, inspect_python(python, "files"))
+    with announced(progress, "content", "every installed file"):
+        verify_content(lock, inspect_python(python, "files"))
     write_whole(marker, state)
 
 

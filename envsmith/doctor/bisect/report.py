@@ -46,7 +46,7 @@ def as_text(result: SearchResult, rules: tuple[Finding, ...] = ()) -> str:
     if len(result.skipped) > 3:
         lines.append(f"skipped: {len(result.skipped) - 3} more")
     lines.append(
-        f"{counted(result.trials, 'set')} of packages tried, {counted(result.runs, 'run')} now, {len(result.groups)} groups, "
+        f"{counted(result.trials, 'set')} of packages tried, {counted(result.runs, 'run')} now, {counted(len(result.groups), 'group')}, "
         f"{result.seconds:.0f} s to make the environments"
     )
     return "\n".join(lines)

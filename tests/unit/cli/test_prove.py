@@ -106,6 +106,21 @@ def test_the_record_is_accepted_by_the_check_that_a_pull_request_meets(machine, 
     assert capsys.readouterr().out.splitlines()[-1].startswith("accepted: torch2.13.0-cu130-py312.found-")
 
 
+def test_a_proof_without_time_for_the_full_tier_is_incomplete_and_not_failed(machine, tmp_path, capsys, monkeypatch):
+    in_time = everything.run_parts
+
+    def without_full(*words, **flags):
+        for done in in_time(*words, **flags):
+            yield replace(done, result=None) if done.part.name == "full" else done
+
+    monkeypatch.setattr(everything, "run_parts", without_full)
+
+    code = run(["prove", str(_environment(tmp_path / "env")), "-o", str(tmp_path / "proof")])
+
+    assert code == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("incomplete: ")
+
+
 def test_a_plan_runs_nothing(machine, tmp_path, capsys):
     assert run(["prove", str(_environment(tmp_path / "env")), "--plan-only"]) == 0
     assert json.loads(capsys.readouterr().out)["parts"][0]["part"] == "facts"

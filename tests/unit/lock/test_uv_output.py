@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import LockError
-from envsmith.lock.uv_output import closure, only_allowed, parse_edges, parse_pylock, to_pins
+from envsmith.lock.uv_output import closure, is_of_torch, only_allowed, parse_edges, parse_pylock, to_pins
 from envsmith.model.lock import Artifact, Pin
 
 HASH = "a" * 64
@@ -119,3 +119,11 @@ def test_hashes_of_a_requirement_leave_only_the_files_that_they_name():
     assert [a.filename for a in checked.artifacts] == ["b.whl"]
     with pytest.raises(LockError, match="Cannot pin wandb 1"):
         only_allowed([pin], [f"wandb==1 --hash=sha256:{'c' * 64}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [("torch", True), ("nvidia-nccl-cu13", True), ("triton", True), ("nvidia-ml-py", False), ("numpy", False)],
+)
+def test_the_bindings_of_nvml_are_not_torchs(name: str, belongs: bool) -> None:
+    assert is_of_torch(name) is belongs

@@ -96,7 +96,7 @@ function refuse(card) {
     el("h2", { class: "title" }, title, el("span", {}, parts.join(" · "))),
     el("p", {}, ...linked(why("release", state.release))),
     ...(run ? [el("p", {}, "It was run. ", link(`cell/${run.id}.html`, "Record and log"))] : []),
-    el("h3", {}, "Try instead"),
+    ...(ways.length ? [el("h3", {}, "Try instead")] : []),
     ...ways.map((option) => el("p", { class: "id" }, link("#" + cellId(option), cellId(option)))),
   );
   $("status").textContent = "These choices do not work together.";
@@ -116,7 +116,7 @@ function proof(record, kind, option) {
           "p",
           { class: "note" },
           "Nearest run: ",
-          link("#" + run.id, run.id),
+          link(`cell/${run.id}.html`, run.id),
           `, ${lower(D.kinds[run.kind])}${where}.`,
         ),
     ].filter(Boolean);

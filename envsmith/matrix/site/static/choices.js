@@ -52,19 +52,23 @@ function takeRun(f, id, [rung, bits, day, why]) {
     if (!old || record.passed > old.passed || (record.passed === old.passed && rung > old.rung)) map.set(key, record);
   };
   keep(byCell, id);
-  const name = parse(id);
+  const name = parse(id, f);
   if (name) keep(byPair, [name.framework, rowOf(name), name.torch].join());
 }
 // The row of a framework's table that is chosen: its release, or the Python of torch itself.
 const rowOf = (s) => s[D.frameworks[s.framework].axis];
-function parse(id) {
-  const match = /^(?:([a-z]+)([^-]+)-)?torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)/.exec(id);
-  if (!match || !((match[1] || "torch") in short)) return null;
-  const framework = short[match[1] || "torch"],
-    cuda = match[4] === "cpu" ? "cpu" : match[4].slice(2, -1) + "." + match[4].slice(-1);
-  const release = match[1] ? D.frameworks[framework].releases.indexOf(match[2]) : null,
-    torch = D.torches.indexOf(match[3]);
-  const python = D.pythons.indexOf(match[5] + "." + match[6]);
+// What the name of a cell says, as choices: of its frameworks the first, or the one that is given.
+function parse(id, only) {
+  const match = /^((?:[a-z]+\d[^-]*-)*)torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)/.exec(id);
+  if (!match) return null;
+  const pairs = [...match[1].matchAll(/([a-z]+)(\d[^-]*)-/g)].filter(([, name]) => !only || name === only.short),
+    [, name, version] = pairs[0] || [null, "torch", null];
+  if (!(name in short)) return null;
+  const framework = short[name],
+    cuda = match[3] === "cpu" ? "cpu" : match[3].slice(2, -1) + "." + match[3].slice(-1);
+  const release = version ? D.frameworks[framework].releases.indexOf(version) : null,
+    torch = D.torches.indexOf(match[2]);
+  const python = D.pythons.indexOf(match[4] + "." + match[5]);
   const host = /-aarch64/.test(id) ? "arm" : null;
   return Math.min(release, torch, python) < 0 ? null : { framework, release, torch, cuda, python, host };
 }

@@ -104,7 +104,7 @@ def test_the_uv_beside_envsmith_is_named_by_its_path(
 
 def test_a_second_build_takes_up_what_is_done(lock: Lock, folder: Path, uv: Uv) -> None:
     first, told = build(lock, folder, uv)
-    steps = ("virtual environment", "source packages", "torch layer", "framework layer")
+    steps = ("virtual environment", "source packages", "torch layer", "framework layer", "content")
     assert told == [(kind, step) for step in steps for kind in ("start", "done")]
     second, told = build(lock, folder, uv)
     assert told == [("cached", "virtual environment"), ("cached", "torch layer"), ("cached", "framework layer")]
