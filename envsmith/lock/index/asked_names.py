@@ -115,7 +115,7 @@ class AskedReleases:
 
         def enter_where_it_can_be_read(version: str) -> tuple[AbstractContextManager[Archive], Archive] | None:
             with suppress(NetworkError, ContentError):
-                return _twice(enter, version)
+                return twice(enter, version)
             return None
 
         for version, entered in self._in_time(enter_where_it_can_be_read, versions).items():
@@ -133,7 +133,7 @@ class AskedReleases:
         def read(at: int) -> list[tuple[str, bytes]]:
             return list(archives[at].read([member.path for member in owners[at]]))
 
-        for at, sources in self._in_time(lambda at: _twice(read, at), list(owners)).items():
+        for at, sources in self._in_time(lambda at: twice(read, at), list(owners)).items():
             by_path = dict(sources)
             self._sources |= {member: by_path[member.path] for member in owners[at]}
         return self._sources
@@ -147,7 +147,7 @@ class AskedReleases:
             return dict(zip(tasks, pool.map(work, tasks), strict=True))
 
 
-def _twice(work: Callable[[_Task], _Answer], task: _Task) -> _Answer:
+def twice(work: Callable[[_Task], _Answer], task: _Task) -> _Answer:
     """Return what work gives, at the second attempt where the network fails at the first."""
     with suppress(NetworkError):
         return work(task)
