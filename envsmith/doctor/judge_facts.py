@@ -113,7 +113,7 @@ def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
 
 JUDGES: tuple[Callable[[DiagnosisInput], list[Diagnosed]], ...] = (
     lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
-    lambda case: [of_loader(hit, case) for hit in case.own],
+    lambda case: [of_loader(hit, case) for hit in case.own if not case.is_outdone(hit)],
     lambda case: [diagnosed_of(*each) for each in case.explained],
     lambda case: [of_blame(*case.blamed)] if case.blamed else [],
     judge_messages_of_rules,

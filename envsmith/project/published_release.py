@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envsmith.errors import NetworkError
+from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.lock.index.array_abi import built_for
 from envsmith.lock.index.asked_names import twice
@@ -60,7 +60,9 @@ class IndexRelease:
         And what a later release of it bars.
         """
         stated, python = _by_distribution(versions), _python(versions)
-        errors = [*self._contradictions(stated, python, platform)]
+        errors: list[Finding] = []
+        with suppress(ContentError):  # a line of its METADATA that nobody can read says nothing of its files
+            errors += self._contradictions(stated, python, platform)
         errors = errors or self._built_for_numpy_1(stated, python, platform) or twice(self._lacking, versions)
         faulty = {component for error in errors for component in error.components}
         return [*errors, *self.barred(versions, platform, versions.keys() - faulty)]

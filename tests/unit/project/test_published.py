@@ -66,6 +66,12 @@ def test_a_requirement_counts_where_its_marker_holds(line, python, count):
     assert len(judged(index, f"nobody-knows==1.2 numpy==2.1.0 python=={python}").findings) == count
 
 
+def test_a_requirement_that_nobody_can_read_does_not_hide_what_its_code_takes():
+    index = index_of("1.2", "Requires-Dist: pytz (>dev)", source="from transformers import AutoModelWithLMHead\n")
+
+    assert [f.rule for f in judged(index, "nobody-knows==1.2 transformers==5.1.0").findings] == ["release-takes"]
+
+
 def test_the_python_that_it_wants_is_read_too():
     index = index_of("1.2", python=">=3.12")
 
