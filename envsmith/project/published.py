@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from envsmith.errors import EnvsmithError
+from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.lock.index.index import PackageIndex, quick_index
 from envsmith.model.cell import Platform
@@ -16,8 +17,8 @@ from envsmith.net.http import NotFoundError
 from envsmith.project.code.judge_uses import component_name
 from envsmith.project.published_release import IndexRelease
 
-# A person waits: how many releases are asked for.
-_MOST = 8
+# A person waits: how many releases are asked for, and the seconds after which no further one is.
+_MOST, _LONGEST = 8, 40.0
 
 
 def judge_published(
@@ -25,6 +26,7 @@ def judge_published(
     judgement: Judgement,
     platform: Platform,
     find: Callable[[], PackageIndex] = quick_index,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Judgement:
     """Return a judgement of versions with what unknown releases among them ask for, and the others do not give.
 
@@ -36,17 +38,20 @@ def judge_published(
     what = ""
     unmeasured = version_graph().unknown_releases(versions)
     asked = frozenset(map(component_name, unmeasured))
+    end = clock() + _LONGEST
     try:
         for name, version in [*unmeasured.items()][:_MOST]:
             what = f"what {name} {version} asks for"
             if component_name(name) in faulty:
                 continue
+            _refuse_late(end - clock())
             if release := _release(find(), name, version):
                 findings += release.faults(versions, platform)
             else:
                 unknown.append(f"{what}: the package index has no such release")
         for name, version in [*_measured(versions, asked).items()][: _MOST if asked else 0]:
             what = f"what later releases of {name} {version} bar"
+            _refuse_late(end - clock())
             if release := _release(find(), name, version):
                 findings += release.barred(versions, platform, asked)
     except EnvsmithError as error:  # whoever waits has waited once
@@ -54,6 +59,11 @@ def judge_published(
     return replace(
         judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
     ).settled()
+
+
+def _refuse_late(seconds_left: float) -> None:
+    if seconds_left < 0:
+        raise NetworkError(f"Cannot read the package index: it took more than {_LONGEST:.0f} s for the others.")
 
 
 def _release(packages: PackageIndex, name: str, version: str) -> IndexRelease | None:

@@ -360,6 +360,20 @@ def test_what_the_graph_knows_and_what_is_no_release_is_not_asked_for():
     assert version_graph().unknown_releases(versions) == {}
 
 
+def test_who_has_waited_long_hears_what_was_not_asked():
+    seconds = iter([0.0, 1.0, 50.0])
+    versions = {"nobody-knows": "1.2", "some-library": "2.0"}
+    packages = Packages(index_of("1.2"), library("old = 1"))
+
+    judgement = judge_published(
+        versions, Judgement(status="ok"), Platform.LINUX_64, lambda: packages, lambda: next(seconds)
+    )
+
+    assert judgement.unknown == (
+        "what some-library 2.0 asks for: the package index did not say, it took more than 40 s for the others",
+    )
+
+
 def test_an_index_that_does_not_answer_is_asked_once():
     asked = []
 
