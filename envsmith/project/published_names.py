@@ -86,8 +86,8 @@ class _Reader:
 
     def _presences(self, index: NameIndex) -> list[Presence]:
         questions = Questions(index)
-        paths = dict.fromkeys(".".join(p.use.chain[:d]) for p in self.uses for d in range(2, len(p.use.chain) + 1))
-        return [presence for path in paths if (presence := questions.ask(path))]
+        steps = ((place.use, depth) for place in self.uses for depth in range(2, len(place.use.chain) + 1))
+        return [*dict.fromkeys(presence for use, depth in steps if (presence := questions.step(use, depth)))]
 
 
 def _states(presence: Presence, versions: Sequence[str]) -> dict[int, tuple[bool, bool]]:

@@ -230,6 +230,19 @@ def test_a_stated_release_that_was_not_measured_is_read_where_it_is_published():
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
+def test_no_star_import_brings_a_module_that_an_import_goes_through():
+    user = index_of("1.2", source="from some_library.old.api import run")
+    index = Index()
+    for version, part in (("2.0", "old"), ("2.1", "new")):
+        sources = {"some_library/__init__.py": "from nobody_measured import *", f"some_library/{part}/__init__.py": ""}
+        index.release(version, {**sources, f"some_library/{part}/api.py": "def run(): ..."})
+
+    [finding] = judged(Packages(user, index), "nobody-knows==1.2 some-library==2.1").findings
+
+    assert finding.needs == {"some-library": "<2.1"}
+    assert "takes some_library.old, which some-library 2.1 does not have" in finding.message
+
+
 def test_a_name_that_no_release_has_is_no_error():
     user = index_of("1.2", source="from some_library import made_later")
 
