@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from envsmith.project.published_names import names_with_published
 
 # How much of what functions take is told of one release.
 _SHOWN = 3
+# A person waits: of the code of functions no more bytes are read.
+_MAX_READ = 8 << 20
 # Folders whose code no user runs.
 _ASIDE = frozenset({"benchmarks", "conftest", "examples", "test", "tests"})
 
@@ -90,7 +93,9 @@ def _when_called(
     modules = {*(name.replace("-", "_") for name in releases), *_modules_of(releases)}
     naming = re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(module).encode() for module in sorted(modules)))
     sources = [SourceText(path=p, text=t) for p, t in texts.items() if _is_read(p) and naming.search(t)]
-    files = ProjectSources(root=Path(), sources=tuple(sources), files=frozenset(texts))
+    sizes = itertools.accumulate(len(source.text) for source in sources)
+    read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
+    files = ProjectSources(root=Path(), sources=read, files=frozenset(texts))
     code = read_project_uses(files, lambda name: names.distribution_of(name) is not None)
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
