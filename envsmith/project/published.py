@@ -46,7 +46,7 @@ def judge_published(
                 continue
             _refuse_late(end - clock())
             if release := _release(find(), name, version):
-                findings += release.faults(versions, platform)
+                findings.extend(release.faults(versions, platform))  # as far as they come
             else:
                 unknown.append(f"{what}: the package index has no such release")
         for name, version in [*_measured(versions, asked).items()][: _MOST if asked else 0]:

@@ -54,18 +54,21 @@ class IndexRelease:
         self._all = next(of_release for text, of_release in releases if text == self._text)
         self._files, self._file = files, files[self._text]
 
-    def faults(self, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
-        """Return what it declares and the stated versions contradict, else what its code takes and they lack.
+    def faults(self, versions: Mapping[str, str], platform: Platform) -> Iterator[Finding]:
+        """Yield what it declares and the stated versions contradict, else what its code takes and they lack.
 
-        And what a later release of it bars.
+        And what a later release of it bars, where its files cannot be read too.
         """
         stated, python = _by_distribution(versions), _python(versions)
         errors: list[Finding] = []
         with suppress(ContentError):  # a line of its METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
-        errors = errors or self._built_for_numpy_1(stated, python, platform) or twice(self._lacking, versions)
-        faulty = {component for error in errors for component in error.components}
-        return [*errors, *self.barred(versions, platform, versions.keys() - faulty)]
+        try:
+            errors = errors or self._built_for_numpy_1(stated, python, platform) or twice(self._lacking, versions)
+        finally:
+            yield from errors
+            faulty = {component for error in errors for component in error.components}
+            yield from self.barred(versions, platform, versions.keys() - faulty)
 
     def _evidence(self, kind: EvidenceKind, file: IndexFile | None = None) -> Evidence:
         read = file or self._file
