@@ -69,6 +69,13 @@ class DiagnosisInput:
         stated = [self.facts.components.get(name) for name in signature.components]
         return bool(stated) and all(s is not None and s.exact for s in stated)
 
+    def is_outdone(self, own: Hit) -> bool:
+        """Return whether a message says less than that of a rule on its line, which no version confirms or contradicts."""
+        judged = {finding.rule for finding in self.judgement.findings}
+        rules = (h for h in self.of_rules.values() if h.place == own.place and h.signature.id not in judged)
+        is_general = own.signature.kind == "symptom"
+        return is_general and any(_is_cause_of_rule(h) and not self.is_contradicted(h.signature) for h in rules)
+
     @property
     def symptoms(self) -> list[Hit]:
         """Return the messages that do not name their cause."""
@@ -133,12 +140,14 @@ def _explained(
 
     A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
     of another group (a part that was not compiled) says more, and one that names releases where the index names none.
+    The message of a rule says more than a guess.
     """
     explained = []
     for lack in lacks:
         explanation = explain(lack, facts, names, needs)
         here = [h for h in hits if h.place == lack.hit.place]
         is_rule = any(h.signature.rule for h in here)
+        is_better_known = explanation and explanation.confidence == "low" and any(_is_cause_of_rule(h) for h in here)
         same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
         better = [
             h
@@ -146,6 +155,8 @@ def _explained(
             if h.signature.group != "python-version-pair"
             or (explanation and h.signature.needs and not explanation.needs)
         ]
+        if is_better_known:
+            continue
         if explanation and not better and (explanation.is_certain or not (same or is_rule)):
             explained.append((lack, explanation, tuple(sorted(same, key=lambda h: h.signature.kind != "cause"))))
     return explained
@@ -175,6 +186,10 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
             if component and (version := version_in(value)):
                 draft.component(component, version[0], place, 3)
     return dataclasses.replace(facts, components=draft.components)
+
+
+def _is_cause_of_rule(hit: Hit) -> bool:
+    return hit.signature.rule and hit.signature.kind == "cause"
 
 
 def _speaks(hit: Hit, messages: Sequence[Hit]) -> bool:

@@ -64,7 +64,7 @@ def _explains(diagnosed: Diagnosed) -> bool:
 # Each judge gives what it finds in a case.
 JUDGES: tuple[Callable[[DiagnosisInput], list[Diagnosed]], ...] = (
     lambda case: [of_finding(finding, case) for finding in case.judgement.findings],
-    lambda case: [of_loader(hit, case) for hit in case.own],
+    lambda case: [of_loader(hit, case) for hit in case.own if not case.is_outdone(hit)],
     lambda case: [diagnosed_of(*each) for each in case.explained],
     lambda case: [of_blame(*case.blamed)] if case.blamed else [],
     judge_messages_of_rules,

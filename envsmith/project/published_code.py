@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.reach import PackageUses
 from envsmith.lock.index.index import PackageIndex
@@ -20,6 +23,10 @@ from envsmith.project.published_names import names_with_published
 
 # How much of what functions take is told of one release.
 _SHOWN = 3
+# A person waits: of the code of functions no more bytes are read.
+_MAX_READ = 8 << 20
+# Folders whose code no user runs.
+_ASIDE = frozenset({"benchmarks", "conftest", "examples", "test", "tests"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +66,7 @@ def lacking(
     errors = _at_import(root, texts, versions, names, packages)
     if errors:
         return [release.finding("release-takes", error, Severity.ERROR, "cannot be imported") for error in errors]
-    later = _when_called(texts, versions, names)
+    later = _when_called(texts, versions, names, packages)
     return [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
 
 
@@ -78,13 +85,30 @@ def _at_import(
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
-def _when_called(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> list[Finding]:
-    """Return what code of it takes that may never run: each name once."""
-    sources = tuple(SourceText(path=path, text=text) for path, text in texts.items())
-    files = ProjectSources(root=Path(), sources=sources, files=frozenset(texts))
+def _when_called(
+    texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex, packages: PackageIndex
+) -> list[Finding]:
+    """Return what code of it takes that may never run: each name once. Files that name no stated package are not read."""
+    releases = by_distribution(versions)
+    modules = {*(name.replace("-", "_") for name in releases), *_modules_of(releases)}
+    naming = re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(module).encode() for module in sorted(modules)))
+    sources = [SourceText(path=p, text=t) for p, t in texts.items() if _is_read(p) and naming.search(t)]
+    sizes = itertools.accumulate(len(source.text) for source in sources)
+    read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
+    files = ProjectSources(root=Path(), sources=read, files=frozenset(texts))
     code = read_project_uses(files, lambda name: names.distribution_of(name) is not None)
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
-    findings = judge_uses(replace(code, uses=tuple(once.values())), versions, names).findings
-    overrides = judge_overrides(code, by_distribution(versions), names, {})
+    uses = tuple(once.values())
+    with names_with_published(names, uses, releases, packages) as more:
+        findings = judge_uses(replace(code, uses=uses), versions, more).findings
+    overrides = judge_overrides(code, releases, names, {})
     return [*findings, *overrides][:_SHOWN]
+
+
+def _is_read(path: str) -> bool:
+    return path.endswith(".py") and not _ASIDE.intersection(path.removesuffix(".py").split("/"))
+
+
+def _modules_of(releases: Container[str]) -> Iterator[str]:
+    return (module for module, distribution in distributions_by_module().items() if distribution in releases)

@@ -10,14 +10,14 @@ from envsmith.errors import EnvsmithError
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
-from envsmith.lock.index.asked_names import AskedReleases, between, spread
+from envsmith.lock.index.asked_names import AskedReleases, between
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.project_name import normal_name
 from envsmith.project.code.judge_uses import Questions
 from envsmith.project.code.reading import UsePlace
 
 # A person waits: how many packages are opened for one release that takes from them, and the seconds for each.
-_MOST, _LONGEST = 2, 6.0
+_MOST, _LONGEST = 2, 20.0
 
 
 @contextmanager
@@ -58,31 +58,36 @@ class _Reader:
     asked: AskedReleases
 
     def read(self, version: str) -> NameIndex:
-        """Return the names with those of one release, and where it lacks something of others too."""
+        """Return the names with those of one release, and where it lacks something of others too: near ones first."""
         versions = self.asked.versions
         if version not in versions:
             return self.names
-        places = {versions.index(version)}
+        at, last, step = versions.index(version), len(versions) - 1, 1
+        places = {at}
         index = self._opened(places)
-        if not any(version in presence.absent for presence in self._presences(index)):
-            return index
-        places |= spread(len(versions))
-        while places:
-            index = self._opened(places)
+        while self._lacking(index, version, places) and step < 2 * last:
+            places |= {max(0, at - step), min(last, at + step)}
+            index, step = self._opened(places), 2 * step
+        while True:
             lacking = [p for p in self._presences(index) if version in p.absent and p.present]
             new = set[int]().union(*(between(places, _states(p, versions)) for p in lacking)) - places
             if not new:
-                break
+                return index
             places |= new
-        return index
+            index = self._opened(places)
+
+    def _lacking(self, index: NameIndex, version: str, places: Collection[int]) -> bool:
+        """Return whether a release lacks something that no opened one has, while there are others."""
+        missing = [p for p in self._presences(index) if version in p.absent and not p.present]
+        return bool(missing) and len(places) < len(self.asked.versions)
 
     def _opened(self, places: Collection[int]) -> NameIndex:
         return self.names.with_names(self.asked.names(places, self.root))
 
     def _presences(self, index: NameIndex) -> list[Presence]:
         questions = Questions(index)
-        paths = dict.fromkeys(".".join(p.use.chain[:d]) for p in self.uses for d in range(2, len(p.use.chain) + 1))
-        return [presence for path in paths if (presence := questions.ask(path))]
+        steps = ((place.use, depth) for place in self.uses for depth in range(2, len(place.use.chain) + 1))
+        return [*dict.fromkeys(presence for use, depth in steps if (presence := questions.step(use, depth)))]
 
 
 def _states(presence: Presence, versions: Sequence[str]) -> dict[int, tuple[bool, bool]]:

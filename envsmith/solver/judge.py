@@ -42,6 +42,9 @@ from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import finding_of_row, join_words, message_of, name_release, strongest
 
+# In the id of each rule on what a later release bars (``knowledge.graph.later_bounds``).
+_LATER = "-later-"
+
 
 def judge(
     solver: Solver,
@@ -401,7 +404,10 @@ def _silent(case: JudgementDraft, torches: int, torch: int) -> set[str]:
 
 
 def _violated(case: JudgementDraft, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
-    """Return a finding per rule that the masks break by themselves."""
+    """Return a finding per rule that the masks break by themselves.
+
+    What a later release bars is left out where another rule says more of the same components.
+    """
     problem = case.problem
     domains = problem.full
     for variable, mask in masks:
@@ -416,7 +422,9 @@ def _violated(case: JudgementDraft, masks: Sequence[tuple[int, int]], inferred: 
             met = [n for n in met if all(v in changed for v, _ in n)]
         if met and not _holds(Net(problem.full, met), domains, changed):
             findings.append(_finding(case, group, dict(masks), inferred))
-    return sorted(findings, key=lambda f: f.severity is not Severity.ERROR)
+    findings.sort(key=lambda f: f.severity is not Severity.ERROR)
+    sets = [f.components.keys() for f in findings if _LATER not in f.rule and f.severity is not Severity.NOTE]
+    return [f for f in findings if _LATER not in f.rule or f.components.keys() not in sets]
 
 
 def _holds(net: Net, domains: Domains, changed: set[int]) -> bool:

@@ -18,7 +18,7 @@ from envsmith.model.rule import Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
 
 # Such a clause bars what is newer. Any other one may only say what the later release itself was written for.
-_CAPS = ("<", "!=")
+CAPS = ("<", "!=")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +90,7 @@ def _bounds(
 
 @lru_cache(maxsize=64)
 def _barred_of(spec: Spec, versions: tuple[str, ...]) -> frozenset[str]:
-    caps = [clause for clause in spec.clauses if clause.text.startswith(_CAPS)]
+    caps = [clause for clause in spec.clauses if clause.text.startswith(CAPS)]
     return frozenset(v for v in versions if not all(clause.contains(v) for clause in caps) and not spec.contains(v))
 
 

@@ -22,7 +22,7 @@ from envsmith.knowledge.graph.tables import FileState, Table
 from envsmith.model.component import ComponentTable
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Knowledge, PassedRun, Rule, Tested
-from envsmith.model.version import Spec
+from envsmith.model.version import Spec, public
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ class VersionGraph:
         """Return the day on which a release of a component came out, ``""`` where it is not known."""
         compiled = self.compiled
         days = dict(zip(compiled.versions.get(name, ()), compiled.dates.get(name, ()), strict=False))
-        return days.get(version, "")
+        return days.get(version) or next((day for build, day in days.items() if public(build) == version), "")
 
     def knows_release(self, name: str, text: str) -> bool:
         """Return whether a release of a component is known that a spec admits. No spec, no release."""

@@ -79,6 +79,18 @@ def _own_members(node: ast.ClassDef) -> frozenset[str]:
     return frozenset(stored | {name for name, _ in _bindings(node.body)})
 
 
+def stored_fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield what the methods of a class store in the object, each with the value that is written, ``None`` for none."""
+    for method in (each for each in node.body if isinstance(each, FUNCTIONS) and each.args.args):
+        this = method.args.args[0].arg
+        values = {id(n.targets[0]): n.value for n in within(method.body) if isinstance(n, ast.Assign)}
+        for part in within(method.body):
+            if not isinstance(part, ast.Attribute) or isinstance(part.ctx, ast.Load):
+                continue
+            if isinstance(part.value, ast.Name) and part.value.id == this:
+                yield part.attr, values.get(id(part))
+
+
 def unsure_names(body: list[ast.stmt], *, walrus: bool = True) -> frozenset[str]:
     """Return names that a scope binds to several things: an import and its fallback, the branches of a condition.
 

@@ -10,11 +10,12 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from envsmith.knowledge.names.blocks import Blocks
+from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
@@ -28,6 +29,7 @@ from envsmith.knowledge.names.scopes import (
     Scope,
     children,
     own_members,
+    stored_fields,
     unsure_names,
     within,
 )
@@ -157,6 +159,8 @@ class _Reader:
         self.texts: dict[str, str] = {}
         self.function: str | None = None
         self.bases: list[Origin | None] = []
+        self.fields: list[Mapping[str, Origin]] = []
+        self.bodies: list[list[ast.stmt]] = []
         self.scopes: list[Scope] = []
 
     # -- statements ---------------------------------------------------------------------------------------------------
@@ -293,23 +297,28 @@ class _Reader:
         scope.names |= {a.arg: None for a in (arguments.vararg, arguments.kwarg) if a is not None}
         if scopes[-1].is_class and every and not _is_static(node):
             scope.names[every[0].arg] = base
+            fields = self.fields[-1] if self.fields else {}
+            scope.names |= {f"{every[0].arg}.{field}": origin for field, origin in fields.items()}
+        self.bodies.append(node.body)
         function, outer, bases = self.function, self.scopes, self.bases
         self.function, self.scopes, self.bases = function or name, [*scopes, scope], [*bases, base]
         # Nothing in a function is caught by what stood around its definition.
         self.block(node.body, replace(guard, caught=False, nested=function is not None))
         self.function, self.scopes, self.bases = function, outer, bases
+        self.bodies.pop()
 
     def klass(self, node: ast.ClassDef, guard: Guard) -> None:
         for part in (*node.decorator_list, *node.bases, *(k.value for k in node.keywords)):
             self.expression(part, guard)
         base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
         self.bases.append(Origin(base.chain, member=True, hidden=own_members(node)) if base else None)
+        self.fields.append(self.fields_of(node) if self.is_one_text else {})
         self.bind(node.name, None)
         self.scopes.append(Scope(unsure_names(node.body, walrus=self.walrus), is_class=True))
         for child in node.body:
             if isinstance(child, FUNCTIONS):
                 self.define(child, f"{node.name}.{child.name}", guard)
-                if base and base.chain and self.later is None:
+                if base and base.chain and self.is_one_text:
                     text = function_text(child, method=True)
                     override = Override(chain=(*base.chain, child.name), line=child.lineno, text=text, guard=guard)
                     self.result.overrides.append(override)
@@ -317,6 +326,20 @@ class _Reader:
                 self.statement(child, guard)
         self.scopes.pop()
         self.bases.pop()
+        self.fields.pop()
+
+    def fields_of(self, node: ast.ClassDef) -> dict[str, Origin]:
+        """Return what the methods of a class store in it, where that is an object of one imported class and nothing else."""
+        fields: dict[str, Origin | None] = {}
+        for name, value in stored_fields(node):
+            origin = self.object_of(value)
+            fields[name] = origin if fields.get(name, origin) == origin else None
+        return {name: origin for name, origin in fields.items() if origin and not self.is_own(origin.chain)}
+
+    @property
+    def is_one_text(self) -> bool:
+        """Return whether a project's or a published text is read: the measured tables do without fields and dictionaries."""
+        return self.later is None
 
     # -- imports ------------------------------------------------------------------------------------------------------
 
@@ -409,13 +432,22 @@ class _Reader:
     def called(self, node: ast.Call, guard: Guard) -> None:
         origin = self.origin(node.func)
         if origin is not None:
-            keywords = tuple(sorted(k.arg for k in node.keywords if k.arg))
-            self.add_use(origin, node.lineno, guard, keywords)
+            self.add_use(origin, node.lineno, guard, tuple(sorted(self.keywords(node))))
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
         for child in (*node.args, *(k.value for k in node.keywords)):
             self.expression(child, guard)
+
+    def keywords(self, node: ast.Call) -> Iterator[str]:
+        """Yield the named arguments of a call, those in a dictionary too."""
+        for keyword in node.keywords:
+            if keyword.arg:
+                yield keyword.arg
+            elif self.is_one_text and isinstance(keyword.value, ast.Name) and self.bodies:
+                yield from given_keys(self.bodies[-1], keyword.value.id, node.lineno)
+            elif self.is_one_text:
+                yield from literal_keys(keyword.value)
 
     def at_run_time(self, node: ast.Call, guard: Guard) -> None:
         """Read ``getattr`` and ``import_module``: a use where the name is written, else a line that is not seen."""
@@ -458,6 +490,9 @@ class _Reader:
         while isinstance(node, ast.Attribute):
             steps.insert(0, node.attr)
             node = node.value
+        field = self.lookup(f"{node.id}.{steps[0]}") if isinstance(node, ast.Name) and steps else None
+        if field is not None:
+            return replace(field, chain=(*field.chain, *steps[1:])) if len(steps) > 1 else field
         base = self.lookup(node.id) if isinstance(node, ast.Name) else self.object_of(node) if steps else None
         if base is None or (steps and steps[0] in base.hidden):
             return None

@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, ModuleLines
+from envsmith.lock.index.cython_names import cython_names
 from envsmith.lock.index.index import IndexFile, PackageIndex
 from envsmith.lock.index.module_lines import module_lines
 from envsmith.lock.index.release_sources import Archive, SourceMember, choose_file, open_archive
@@ -33,6 +34,8 @@ _LONGEST = 25.0
 _JOBS = 8
 # An sdist is fetched as a whole.
 _MAX_SDIST = 8 << 20
+# The largest compiled module that is read for its names.
+_MAX_COMPILED = 4 << 20
 
 
 def spread(count: int, most: int = FIRST) -> set[int]:
@@ -128,7 +131,7 @@ class AskedReleases:
 
         def enter_where_it_can_be_read(version: str) -> tuple[AbstractContextManager[Archive], Archive] | None:
             with suppress(NetworkError, ContentError):
-                return _twice(enter, version)
+                return twice(enter, version)
             return None
 
         for version, entered in self._in_time(enter_where_it_can_be_read, versions).items():
@@ -141,12 +144,12 @@ class AskedReleases:
         owners: dict[int, list[SourceMember]] = defaultdict(list)
         for member in dict.fromkeys(members):
             if member not in self._sources:
-                owners[next(at for at, archive in enumerate(archives) if member in archive.members)].append(member)
+                owners[next(at for at, archive in enumerate(archives) if _has(archive, member))].append(member)
 
         def read(at: int) -> list[tuple[str, bytes]]:
             return list(archives[at].read([member.path for member in owners[at]]))
 
-        for at, sources in self._in_time(lambda at: _twice(read, at), list(owners)).items():
+        for at, sources in self._in_time(lambda at: twice(read, at), list(owners)).items():
             by_path = dict(sources)
             self._sources |= {member: by_path[member.path] for member in owners[at]}
         return self._sources
@@ -160,7 +163,7 @@ class AskedReleases:
             return dict(zip(tasks, pool.map(work, tasks), strict=True))
 
 
-def _twice(work: Callable[[_Task], _Answer], task: _Task) -> _Answer:
+def twice(work: Callable[[_Task], _Answer], task: _Task) -> _Answer:
     """Return what work gives, at the second attempt where the network fails at the first."""
     with suppress(NetworkError):
         return work(task)
@@ -228,12 +231,34 @@ class AskedNames:
             no_stub |= (bool(archive.compiled) and not _is_inside(name, archive.compiled)) << at
         contents = self._read(self._archives, [member for members in sources.values() for member in members])
         lines = module_lines(name, sources, contents.__getitem__, no_stub=no_stub, compiled=self._compiled)
-        if compiled:
-            lines["* !"] |= compiled
+        read = self._add_compiled(name, lines)
+        if compiled & ~read:
+            lines["* !"] |= compiled & ~read
         if listing := lines.pop("* /", 0):  # what the folders below list was not read
             lines["* ?"] |= listing
         lines[""] |= folders | compiled
         return {line: bits for line, bits in lines.items() if bits}
+
+    def _add_compiled(self, name: str, lines: dict[str, int]) -> int:
+        """Add what a compiled module may bind, and return the bits of the releases whose file tells."""
+        files: dict[SourceMember, int] = defaultdict(int)
+        for at, archive in enumerate(self._archives):
+            if (file := archive.binaries.get(name)) and file.size <= _MAX_COMPILED:
+                files[file] |= 1 << at
+        contents: Mapping[SourceMember, bytes] = {}
+        with suppress(NetworkError):  # it is then as if no file told
+            contents = self._read(self._archives, list(files)) if files else {}
+        read = 0
+        for file, bits in files.items():
+            names = cython_names(contents[file]) if file in contents else None
+            read |= bits if names is not None else 0
+            for each in names or ():
+                lines[f"{each} *"] = lines.get(f"{each} *", 0) | bits
+        return read
+
+
+def _has(archive: Archive, member: SourceMember) -> bool:
+    return member in archive.members or member in archive.binaries.values()
 
 
 def _is_inside(module: str, compiled: frozenset[str]) -> bool:

@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from envsmith.errors import NetworkError
@@ -25,6 +25,8 @@ MAX_MEMBER = 8 << 20
 MAX_UNPACKED = 1 << 29
 # A torch wheel has about 10 MiB of compressed Python, a transformers wheel 12.
 _BUDGET = 128 << 20
+# What becomes a compiled module where an sdist is built.
+_TO_COMPILE = ".pyx"
 _LAYOUTS = ("src/", "lib/", "python/")
 
 
@@ -38,10 +40,14 @@ class SourceMember(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Archive:
-    """An open archive: its sources, the dotted names of its compiled modules, and a reader of chosen paths."""
+    """An open archive: its sources, the dotted names of its compiled modules, and a reader of chosen paths.
+
+    ``binaries`` are the files of compiled modules.
+    """
 
     members: tuple[SourceMember, ...]
     compiled: frozenset[str]
+    binaries: Mapping[str, SourceMember] = field(default_factory=dict)
     read: Callable[[Iterable[str]], Iterator[tuple[str, bytes]]]
 
 
@@ -69,6 +75,9 @@ def open_archive(fetcher: Fetcher, file: IndexFile) -> Iterator[Archive]:
         yield Archive(
             members=tuple(SourceMember(p, crc, size) for p, (_, crc, size) in entries.items() if is_source(p)),
             compiled=compiled_modules(entries),
+            binaries={
+                m: SourceMember(p, crc, size) for p, (_, crc, size) in entries.items() for m in compiled_modules([p])
+            },
             read=lambda paths: _named(wheel, {entries[p][0]: p for p in paths}),
         )
 
@@ -88,6 +97,7 @@ def _purelib(name: str) -> str:
 def _sdist(fetcher: Fetcher, file: IndexFile) -> Archive:
     data = fetcher.get(file.url, max_bytes=MAX_SDIST, sha256=file.sha256, keep=False).body
     sources: dict[str, bytes] = {}
+    to_compile: list[str] = []
     unpacked = 0
     try:
         for name, content in _unpack(file.filename, data):
@@ -98,11 +108,13 @@ def _sdist(fetcher: Fetcher, file: IndexFile) -> Archive:
                 raise NetworkError(f"Cannot read {file.filename}: it unpacks to more than {MAX_UNPACKED} bytes.")
             if is_source(inner):
                 sources[inner] = content
+            elif inner.endswith(_TO_COMPILE):
+                to_compile.append(f"{inner.rpartition('.')[0]}.so")
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError, zlib.error) as error:
         raise NetworkError(f"Cannot read {file.filename}: it is not a valid archive ({error}).") from None
     return Archive(
         members=tuple(SourceMember(p, zlib.crc32(s), len(s)) for p, s in sources.items()),
-        compiled=frozenset(),
+        compiled=compiled_modules(to_compile),
         read=lambda paths: ((p, sources[p]) for p in paths),
     )
 

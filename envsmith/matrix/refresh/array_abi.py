@@ -1,9 +1,6 @@
 """Which compiled wheels were built for numpy 1 only: ``rules/arrays.yaml``.
 
-A compiled file that uses numpy's arrays names the module from which it takes them: ``numpy.core._multiarray_umath`` where
-it was built with the headers of numpy 1 (``numpy.core.multiarray`` before 1.16), ``numpy._core._multiarray_umath`` where
-those of numpy 2 were there. The first two cannot be imported beside numpy 2. A release whose METADATA admits no numpy 2 is
-not measured.
+A release whose METADATA admits no numpy 2 is not measured.
 """
 
 from __future__ import annotations
@@ -15,11 +12,10 @@ from itertools import groupby
 from packaging.version import Version
 
 from envsmith.base.json_types import JsonFields, object_in
-from envsmith.lock.index.remote_wheel import RemoteWheel
+from envsmith.lock.index.array_abi import built_for
 from envsmith.matrix.refresh.linking import wheels_of
 from envsmith.matrix.refresh.shared import RefreshRun, in_parallel
 from envsmith.model.version import Spec
-from envsmith.net.http import Fetcher
 
 ARRAYS = frozenset(
     {
@@ -36,12 +32,7 @@ ARRAYS = frozenset(
         "scipy",
     }
 )
-_NEW = b"numpy._core._multiarray_umath"
-# Headers before numpy 1.16 named the module that an error message names too.
-_OLD = re.compile(rb"numpy\.core\.(?:_multiarray_umath|multiarray\0)")
 _NUMPY_2 = "2.0.0"
-# Of the compiled files of a wheel the smallest are asked first. More than these names none in any wheel that was read.
-_MOST, _MAX_BYTES, _BUDGET = 24, 160 << 20, 1 << 30
 _LINE = re.compile(r"# (?P<kind>one|both|none): (?P<name>[\w-]+): \"(?P<releases>[^\"]*)\"")
 _HEAD = """\
 # Made by `envsmith matrix refresh`: compiled wheels that were built for numpy 1 only. Change the updater, not the lines.
@@ -82,19 +73,6 @@ def update_arrays(
 def _admits(record: JsonFields) -> bool:
     spec = object_in(record, "requires").get("numpy")
     return spec is None or Spec.parse(str(spec)).contains(_NUMPY_2)
-
-
-def built_for(url: str, fetcher: Fetcher) -> str:
-    """Return ``one`` where the first compiled file that names numpy was built for numpy 1, else ``both`` or ``none``."""
-    with RemoteWheel(fetcher, url, budget=_BUDGET) as wheel:
-        compiled = sorted((size, name) for name, _, size in wheel.entries() if name.endswith(".so"))
-        for size, name in compiled[:_MOST]:
-            text = wheel.read(name, max_bytes=_MAX_BYTES) if size <= _MAX_BYTES else b""
-            if _NEW in text:
-                return "both"
-            if _OLD.search(text):
-                return "one"
-    return "none"
 
 
 def _read(text: str) -> dict[str, dict[str, str]]:

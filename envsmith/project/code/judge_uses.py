@@ -35,6 +35,9 @@ class Index(Protocol):
     def ask(self, path: str, argument: str | None = None, *, distribution: str | None = None) -> Presence | None:
         """Return which releases have a name, or accept an argument of it."""
 
+    def ask_module(self, path: str) -> Presence | None:
+        """Return which releases have a module that can be imported."""
+
     def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
         """Return the files that the answer about a release was read from."""
 
@@ -88,13 +91,20 @@ class Questions:
             self._answers[key] = self._index.ask(path, argument)
         return self._answers[key]
 
+    def step(self, use: Use, depth: int) -> Presence | None:
+        """Return the answer for the first steps of a use. What an import goes through is a module, whatever a star brings."""
+        path = ".".join(use.chain[:depth])
+        presence = self.ask(path)
+        is_unsure = presence is not None and bool(presence.unknown)
+        return self._index.ask_module(path) if is_unsure and use.imported and depth < len(use.chain) else presence
+
     def of(self, use: Use) -> Iterator[Presence]:
         """Yield the answer for each step of a use (``torch.cuda``, then ``torch.cuda.amp``), then for each argument.
 
         A step that no release has is not a name that releases differ in: an object has it, or nothing does.
         """
         for depth in range(2, len(use.chain) + 1):
-            presence = self.ask(".".join(use.chain[:depth]))
+            presence = self.step(use, depth)
             if presence is None or not (presence.present or presence.unknown):
                 return
             yield presence

@@ -31,6 +31,44 @@ def test_the_rule_absorbs_the_signature_of_the_same_line():
     assert "elastic-log" not in [x.finding.rule for x in d.diagnosed]
 
 
+@pytest.mark.parametrize(
+    ("message", "rule"),
+    [
+        ("ModuleNotFoundError: No module named 'pyaudioop'", "gradio-audioop"),
+        (
+            "TypeError: canonicalize_version() got an unexpected keyword argument 'strip_trailing_zero'",
+            "setuptools-packaging-strip-zero",
+        ),
+    ],
+)
+def test_the_message_of_a_rule_alone_says_more_than_a_general_one_and_than_a_guess(message, rule):
+    assert [each.finding.rule for each in judged(message).diagnosed] == [rule]
+
+
+def test_a_rule_that_the_stated_versions_contradict_leaves_the_general_message():
+    d = judged("gradio==5.9.0\nPython version: 3.12.3\n", "ModuleNotFoundError: No module named 'pyaudioop'")
+
+    assert d.root.finding.rule == "module-missing"
+
+
+_NO_NUMPY = "RuntimeError: Numpy is not available"
+
+
+@pytest.mark.parametrize(
+    ("log", "root"),
+    [
+        (_NO_NUMPY, "torch-without-numpy"),
+        (f"UserWarning: Failed to initialize NumPy: No module named 'numpy'\n{_NO_NUMPY}", "torch-finds-no-numpy"),
+        (f"UserWarning: Failed to initialize NumPy: _ARRAY_API not found\n{_NO_NUMPY}", "numpy2-abi"),
+        (f"torch==2.2.0\nnumpy==2.0.1\n{_NO_NUMPY}", "torch-numpy2"),
+        (f"torch==2.2.0\nnumpy==1.26.4\n{_NO_NUMPY}", "torch-without-numpy"),
+        ("RuntimeError: PyTorch was compiled without NumPy support", "torch-built-without-numpy"),
+    ],
+)
+def test_why_torch_has_no_numpy_is_read_from_what_else_the_text_says(log, root):
+    assert judged(log).root.finding.rule == root
+
+
 def test_a_version_error_alone_is_found_without_a_log():
     d = judged(REPORT)
     assert d.root.finding.rule.startswith("deepspeed-elastic")

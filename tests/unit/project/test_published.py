@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from release_index import Index, Ranges
+from release_index import Index, Ranges, wheel
 
 from envsmith.errors import NetworkError
 from envsmith.knowledge.graph.load import version_graph
+from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.net.http import NotFoundError
-from envsmith.project.published import import_root, judge_published
+from envsmith.project.published import judge_published
+from envsmith.project.published_release import import_root
 
 
 def index_of(
@@ -21,6 +23,9 @@ def index_of(
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: {python}\n{requires}"
     index.release(version, {f"{name}/__init__.py": source, f"{name}-{version}.dist-info/METADATA": metadata})
     return index
+
+
+_METADATA = "Metadata-Version: 2.1\nName: nobody-knows\nVersion: 1.2\n"
 
 
 def judged(index: Index, stated: str, earlier: Judgement | None = None) -> Judgement:
@@ -61,6 +66,12 @@ def test_a_requirement_counts_where_its_marker_holds(line, python, count):
     assert len(judged(index, f"nobody-knows==1.2 numpy==2.1.0 python=={python}").findings) == count
 
 
+def test_a_requirement_that_nobody_can_read_does_not_hide_what_its_code_takes():
+    index = index_of("1.2", "Requires-Dist: pytz (>dev)", source="from transformers import AutoModelWithLMHead\n")
+
+    assert [f.rule for f in judged(index, "nobody-knows==1.2 transformers==5.1.0").findings] == ["release-takes"]
+
+
 def test_the_python_that_it_wants_is_read_too():
     index = index_of("1.2", python=">=3.12")
 
@@ -81,6 +92,110 @@ def test_a_release_that_its_publisher_took_back_is_a_warning_with_the_reason(rea
 
     assert (finding.rule, finding.severity) == ("release-yanked", Severity.WARNING)
     assert finding.message == f"nobody-knows 1.2: {words}"
+
+
+def test_a_requirement_that_every_python_has_in_other_words_counts_without_one():
+    index = index_of(
+        "1.2", 'Requires-Dist: numpy<2 ; python_version < "3.12"\nRequires-Dist: numpy<2.1 ; python_version >= "3.12"'
+    )
+
+    assert len(judged(index, "nobody-knows==1.2 numpy==2.2.0").findings) == 1
+    assert judged(index, "nobody-knows==1.2 numpy==2.0.0").findings == ()
+
+
+def history(*releases: tuple[str, str, str], name: str = "nobody-knows") -> Index:
+    """Return an index of releases: version, day, what it requires."""
+    index = Index()
+    for version, day, requires in releases:
+        lines = "".join(f"Requires-Dist: {line}\n" for line in requires.split(";") if line)
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{lines}"
+        index.release(version, {f"{name.replace('-', '_')}-{version}.dist-info/METADATA": metadata}, day=day)
+    return index
+
+
+def test_what_a_later_release_bars_is_a_warning_where_it_came_out_between_the_two():
+    index = history(("1.2.0", "2024-01-02", "numpy>=1.20"), ("1.2.1", "2024-07-01", "numpy<2,>=1.20"))
+
+    [finding] = judged(index, "nobody-knows==1.2.0 numpy==2.0.0").findings
+
+    assert (finding.rule, finding.severity, finding.needs) == ("release-later", Severity.WARNING, {"numpy": "<2"})
+    assert finding.message == (
+        "nobody-knows 1.2.1 declares numpy <2; numpy 2.0.0 is there, which came out between nobody-knows 1.2.0 and "
+        "that release"
+    )
+    assert judged(index, "nobody-knows==1.2.0 numpy==1.26.4").findings == ()
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        ("1.2.1", "2024-06-01", "numpy<2"),  # numpy 2.0.0 was not there yet
+        ("1.2.1", "2024-07-01", "numpy>=2.0.1"),  # a floor says what the later release is for
+        ("1.2.1", "2024-07-01", "numpy==1.26.4"),
+        ("1.4.0", "2024-07-01", "numpy<2"),  # two series later
+        ("1.2.1rc1", "2024-07-01", "numpy<2"),
+    ],
+)
+def test_what_says_nothing_of_the_stated_release_is_silent(later):
+    index = history(("1.2.0", "2024-01-02", "numpy"), ("1.3.0", "2024-05-01", "numpy"), later)
+
+    assert judged(index, "nobody-knows==1.2.0 numpy==2.0.0").findings == ()
+
+
+def test_a_bar_on_what_was_there_before_the_stated_release_is_silent():
+    index = history(("1.2.0", "2024-07-01", "numpy"), ("1.2.1", "2024-08-01", "numpy<2"))
+
+    assert judged(index, "nobody-knows==1.2.0 numpy==2.0.0").findings == ()
+
+
+@pytest.mark.parametrize(("between", "count"), [((), 1), ((("1.2.1", "2024-06-20", ""),), 0)])
+def test_of_what_a_release_does_not_declare_only_the_next_one_tells(between, count):
+    index = history(("1.2.0", "2024-01-02", ""), *between, ("1.2.2", "2024-07-01", "numpy<2"))
+
+    assert len(judged(index, "nobody-knows==1.2.0 numpy==2.0.0").findings) == count
+
+
+def test_a_python_that_a_later_release_bars_is_told_too():
+    index = Index()
+    for version, day, python in (("1.2.0", "2024-01-02", ">=3.8"), ("1.2.1", "2024-11-01", ">=3.8,<3.13")):
+        metadata = f"Metadata-Version: 2.1\nName: nobody-knows\nVersion: {version}\nRequires-Python: {python}\n"
+        index.release(version, {f"nobody_knows-{version}.dist-info/METADATA": metadata}, day=day)
+
+    assert judged(index, "nobody-knows==1.2.0 python==3.13").findings[0].needs == {"python": "<3.13"}
+
+
+@pytest.mark.parametrize(
+    ("compiled", "numpy", "rules"),
+    [
+        (b"numpy.core._multiarray_umath", "2.0.0", ["release-arrays"]),
+        (b"numpy.core._multiarray_umath", "1.26.4", []),
+        (b"numpy._core._multiarray_umath", "2.0.0", []),
+    ],
+)
+def test_compiled_files_that_were_built_for_numpy_1_are_an_error_beside_numpy_2(compiled, numpy, rules):
+    index = Compiled(
+        {"nobody_knows-1.2-cp312-cp312-manylinux_2_17_x86_64.whl": compiled}
+        | {"nobody_knows-1.2-cp38-cp38-manylinux_2_17_x86_64.whl": b"numpy.core._multiarray_umath"}
+    )
+
+    assert [f.rule for f in judged(index, f"nobody-knows==1.2 numpy=={numpy} python==3.12").findings] == rules
+    assert [f.rule for f in judged(index, f"nobody-knows==1.2 numpy=={numpy}").findings] == rules
+
+
+class Compiled:
+    """A release as wheels for several Pythons, each with one compiled file."""
+
+    def __init__(self, wheels: dict[str, bytes]) -> None:
+        sources = {"nobody_knows/__init__.py": "", "nobody_knows-1.2.dist-info/METADATA": _METADATA}
+        files = {name: wheel({**sources, "nobody_knows/c.so": text.decode()}) for name, text in wheels.items()}
+        self.fetcher = Ranges(files=files)
+
+    def project(self, name: str) -> IndexProject:
+        files = [
+            IndexFile(filename=each, url=each, version="1.2", sha256=f"{at:0<64}", uploaded="2024-01-02")
+            for at, each in enumerate(self.fetcher.files)
+        ]
+        return IndexProject(name=name, files=tuple(files))
 
 
 def test_what_its_import_takes_and_a_stated_version_lacks_is_an_error():
@@ -126,6 +241,19 @@ def test_a_stated_release_that_was_not_measured_is_read_where_it_is_published():
     )
     assert finding.needs == {"some-library": "<2.2"}
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
+def test_no_star_import_brings_a_module_that_an_import_goes_through():
+    user = index_of("1.2", source="from some_library.old.api import run")
+    index = Index()
+    for version, part in (("2.0", "old"), ("2.1", "new")):
+        sources = {"some_library/__init__.py": "from nobody_measured import *", f"some_library/{part}/__init__.py": ""}
+        index.release(version, {**sources, f"some_library/{part}/api.py": "def run(): ..."})
+
+    [finding] = judged(Packages(user, index), "nobody-knows==1.2 some-library==2.1").findings
+
+    assert finding.needs == {"some-library": "<2.1"}
+    assert "takes some_library.old, which some-library 2.1 does not have" in finding.message
 
 
 def test_a_name_that_no_release_has_is_no_error():
@@ -178,6 +306,41 @@ def test_what_only_a_function_of_it_takes_is_a_warning_said_once():
     )
 
 
+def test_what_a_function_takes_of_a_release_that_was_not_measured_is_read_where_it_is_published():
+    user = index_of("1.2", source="def f():\n    import some_library\n    some_library.old()\n")
+    packages = Packages(user, library("def old(): ...", "def old(): ...", "def new(): ...", "def new(): ..."))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.3").findings
+
+    assert (finding.rule, finding.needs) == ("release-uses", {"some-library": "<2.2"})
+    assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
+def test_tests_that_a_release_brings_along_are_no_code_of_its_user():
+    sources = {"nobody_knows/tests/test_a.py": "def f():\n    from transformers import AutoModelWithLMHead\n"}
+    index = index_of("1.2")
+    index.release("1.2", sources | {"nobody_knows/__init__.py": "", "nobody_knows-1.2.dist-info/METADATA": _METADATA})
+
+    assert judged(index, "nobody-knows==1.2 transformers==5.1.0").findings == ()
+
+
+def test_a_measured_release_is_asked_for_what_its_later_ones_bar_of_a_release_that_is_not():
+    class Projects:
+        def __init__(self) -> None:
+            evaluate = (("0.4.1", "2024-01-02", "nobody"), ("0.4.2", "2024-07-01", "nobody<3"))
+            nobody = (("3.0", "2024-05-01", ""),)
+            releases = {"evaluate": evaluate, "nobody": nobody}
+            self.by_name = {name: history(*of_name, name=name) for name, of_name in releases.items()}
+            self.fetcher = Ranges(files={u: d for i in self.by_name.values() for u, d in i.fetcher.files.items()})
+
+        def project(self, name: str) -> IndexProject:
+            return self.by_name[name].project(name)
+
+    [finding] = judged(Projects(), "evaluate==0.4.1 nobody==3.0").findings
+
+    assert (finding.rule, finding.components) == ("release-later", {"evaluate": "0.4.1", "nobody": "3.0"})
+
+
 def test_a_function_that_takes_a_failure_is_silent():
     source = "def f():\n    try:\n        from transformers import AutoModelWithLMHead\n    except ImportError:\n        pass\n"
 
@@ -221,6 +384,20 @@ def test_what_the_graph_knows_and_what_is_no_release_is_not_asked_for():
     versions = {"torch": "2.4.0", "driver": "550.54", "gpu": "sm_90", "cuda": "12.9", "nobody": "*", "numpy": "none"}
 
     assert version_graph().unknown_releases(versions) == {}
+
+
+def test_who_has_waited_long_hears_what_was_not_asked():
+    seconds = iter([0.0, 1.0, 50.0])
+    versions = {"nobody-knows": "1.2", "some-library": "2.0"}
+    packages = Packages(index_of("1.2"), library("old = 1"))
+
+    judgement = judge_published(
+        versions, Judgement(status="ok"), Platform.LINUX_64, lambda: packages, lambda: next(seconds)
+    )
+
+    assert judgement.unknown == (
+        "what some-library 2.0 asks for: the package index did not say, it took more than 40 s for the others",
+    )
 
 
 def test_an_index_that_does_not_answer_is_asked_once():

@@ -33,6 +33,12 @@ def test_untested_newer_torch_is_unknown_not_ok(solver):
     assert found.unknown == ("whether alpha 2.0.0 and torch 2.4.0+cu130 work together: no run is known",)
 
 
+def test_what_a_later_release_bars_is_told_once_where_another_rule_says_more():
+    findings = check({"lm-eval": "0.4.9", "datasets": "4.0.0"}).findings
+
+    assert [f.rule for f in findings] == ["lm-eval-dataset-scripts"]
+
+
 def test_declared_range_is_no_proof(solver):
     assert check({"alpha": "1.0.0", "torch": "2.1.0+cu118"}, solver=solver).status == "unknown"
 

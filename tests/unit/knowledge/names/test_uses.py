@@ -69,6 +69,55 @@ def test_arguments_by_name_are_noted():
     assert [u.keywords for u in uses(source) if u.keywords] == [("evaluation_strategy", "output_dir")]
 
 
+def keywords(body: str) -> tuple[str, ...]:
+    lines = "".join(f"    {line}\n" for line in body.split("\n"))
+    return next(
+        use.keywords for use in uses(f"from accelerate import Accelerator\ndef f(x, k):\n{lines}") if not use.imported
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("a = {'even': 1, 'split': 2}\nAccelerator(**a, cpu=True)", ("cpu", "even", "split")),
+        ("a = dict(even=1)\nAccelerator(**a)", ("even",)),
+        ("Accelerator(**{'even': 1})", ("even",)),
+        ("a = {}\na['even'] = 1\nif x:\n    a['split'] = 2\nAccelerator(**a)", ("even",)),
+        ("a = {'even': 1}\nAccelerator(**a)\na['split'] = 2", ("even",)),
+        ("a = {'even': 1, 'split': 2}\nif x:\n    a.pop('split')\nAccelerator(**a)", ("even",)),
+        ("a = {'even': 1}\na.pop(k)\nAccelerator(**a)", ()),
+        ("a = {'even': 1}\ndel a['even']\nAccelerator(**a)", ()),
+        ("a = {'even': 1}\nchange(a)\nAccelerator(**a)", ()),
+        ("a = {'even': 1}\na = x\nAccelerator(**a)", ()),
+        ("a = {'even': 1} if x else {}\nAccelerator(**a)", ()),
+        ("Accelerator(**x)", ()),
+    ],
+)
+def test_arguments_in_a_dictionary_are_noted_where_it_surely_has_them(body, expected):
+    assert keywords(body) == expected
+
+
+_FIELD = """\
+from accelerate import Accelerator
+class T:
+    def __init__(self, other):
+        self.one = Accelerator()
+        self.two = Accelerator()
+        self.two = other
+    def f(self, inputs):
+        self.one.gather(inputs, keep=True)
+        self.two.prepare(inputs)
+        return lambda: self.one.free(inputs)
+"""
+
+
+def test_what_a_class_stores_in_its_object_is_followed_where_it_is_one_thing():
+    members = {".".join(use.chain): use for use in uses(_FIELD) if use.member}
+
+    assert set(members) == {"accelerate.Accelerator.gather", "accelerate.Accelerator.free"}
+    assert members["accelerate.Accelerator.gather"].keywords == ("keep",)
+
+
 def test_an_object_of_a_class_is_a_member():
     members = {".".join(u.chain): u.member for u in uses("from trl import T\nt = T()\nt.train()\nT.make()")}
     assert (members["trl.T.train"], members["trl.T.make"]) == (True, False)

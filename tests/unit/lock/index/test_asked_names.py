@@ -40,6 +40,33 @@ def test_a_question_reads_the_modules_that_it_leads_to_and_no_other():
     assert sum(sent for _, sent in index.fetcher.sent) < sizes / 2
 
 
+_SO = "pkg/_fast.cpython-312-x86_64-linux-gnu.so"
+
+
+@pytest.mark.parametrize(
+    ("compiled", "absent", "unknown"),
+    [
+        ("\0__test__\0cline_in_traceback\0other\0", {"2.0"}, set()),  # Cython: each name stands alone
+        ("\0__test__\0cline_in_traceback\0old\0", set(), {"2.0"}),
+        ("\0__test__\0cline_in_traceback\0doc of pkg.old\0", set(), {"2.0"}),
+        ("\0PyInit__fast\0other\0", set(), {"2.0"}),  # not of Cython, or with compressed texts
+    ],
+)
+def test_a_star_import_of_a_compiled_module_brings_no_name_that_its_file_does_not_hold(compiled, absent, unknown):
+    star = "from ._fast import *\n"
+    index = index_of(
+        {
+            "1.0": {"pkg/__init__.py": f"{star}def old(): ...", _SO: compiled},
+            "2.0": {"pkg/__init__.py": star, _SO: compiled},
+        }
+    )
+
+    with AskedReleases(index, "pkg") as releases:
+        answer = ask(releases, "pkg.old")
+
+    assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, absent, unknown)
+
+
 def test_names_that_a_star_or_a_base_brings_are_followed():
     index = index_of(
         {

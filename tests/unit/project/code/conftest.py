@@ -45,6 +45,9 @@ class HandIndex:
             successor=self.successors.get(path),
         )
 
+    def ask_module(self, path: str) -> Presence | None:
+        return self.ask(path)
+
     def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
         return (Evidence(kind=EvidenceKind.MEASURED, source=f"{distribution}-{version}.whl", date="2024-06-27"),)
 
