@@ -32,9 +32,9 @@ class Weight(IntEnum):
     FOLLOWS = 60  # a message that an earlier failure gives
     BESIDE_CAUSE = 50  # versions that cannot work beside a message that names another cause
     FACT_WARNING = 45  # a rule over facts that warns
+    OTHER = 44  # a message that is not a fault of the environment
     WARNED = 42  # a warning over versions that nothing in the log points to
     EXPLAINED = 40  # a message that another finding explains
-    OTHER = 35  # a message that is not a fault of the environment
     REMARK = 30  # a message that only says something worth knowing
     POSSIBLE = 22  # a known-bad pair of which one version is not known
     SHOWN = 20  # a note below this weight is shown on demand only

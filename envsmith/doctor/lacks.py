@@ -80,8 +80,8 @@ class Lack:
         return self.owner.partition(".")[0] if self.kind in {"name", "attribute", "module"} else ""
 
     def user_of(self, distribution: str | None) -> str | None:
-        """Return the package that asks: the innermost call of a package other than the one that lacks something."""
-        return next((f.package for f in reversed(self.frames) if f.package and f.package != distribution), None)
+        """Return the package whose call asks: the innermost outside of the one that lacks something. ``None`` for a script."""
+        return next((f.package for f in reversed(self.frames) if not f.package or f.package != distribution), None)
 
     @property
     def is_of_model(self) -> bool:
@@ -103,6 +103,13 @@ class Lack:
     def script(self) -> str | None:
         """Return the file of one's own that asks, where the innermost call is in none of a package."""
         return self.frames[-1].file if self.frames and self.frames[-1].package is None else None
+
+    @property
+    def checkout(self) -> str | None:
+        """Return the folder that has the module's name and holds the script that asks: a checkout of it, mostly."""
+        script = (self.script or "").replace("\\", "/")
+        at = script.rfind(f"/{self.root}/") if self.root else -1
+        return script[: at + len(self.root) + 1] if at >= 0 else None
 
 
 @lru_cache(maxsize=1)

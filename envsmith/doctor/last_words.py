@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Weight
 from envsmith.doctor.read.pasted import unprefixed
+from envsmith.doctor.refusals import advice_in
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 
@@ -17,16 +18,9 @@ _ERROR = re.compile(
     re.MULTILINE,
 )
 _SENTENCE = re.compile(r"(?<=[.!;])\s+(?=[\"'`(]?[A-Z])|\n")
-_VERBS = (
-    r"(?:set|use|install|reinstall|upgrade|update|downgrade|rerun|re-run|run|specify|pass|provide|reduce|increase|decrease|disable"
-    r"|enable|add|remove|choose|select|change|move|load|call|build|compile)"
-)
-# What tells somebody to do something, or what a value has to be.
-_ADVICE = re.compile(
-    rf"\b(?:please|try to|try (?=\w+ing)|make sure|ensure|consider|you (?:can|may|need|must|should|have to)|instead"
-    rf"|(?:must|should|needs? to|has to|have to) (?:be|have)|required? to be)\b|^{_VERBS}\b|\b(?:to|or|and|then|,) {_VERBS} "
-    r"|\bby (?:setting|using|passing|running|installing|launching|specifying|adding)\b",
-    re.IGNORECASE,
+# What says how a value has to be, without telling anybody.
+_DUTY = re.compile(
+    r"\b(?:must|should|needs? to|has to|have to) (?:be|have)\b|\brequired? to be\b|\bby (?:setting|using|passing)\b"
 )
 # What asks for a report, or shows more of the failure, and mends nothing.
 _NO_REMEDY = re.compile(
@@ -54,8 +48,8 @@ def judge_last_words(texts: Sequence[tuple[str, str]], known: Collection[str | N
 
 def _advice(message: str) -> str:
     """Return the sentences of a message that tell somebody to do something."""
-    sentences = [each.strip() for each in _SENTENCE.split(message)]
-    advice = dict.fromkeys(each for each in sentences if _ADVICE.search(each) and not _NO_REMEDY.search(each))
+    sentences = [each.strip() for each in _SENTENCE.split(message) if not _NO_REMEDY.search(each)]
+    advice = dict.fromkeys(each for each in sentences if advice_in(each) or _DUTY.search(each))
     return " ".join(advice)[:_MOST]
 
 

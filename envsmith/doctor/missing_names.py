@@ -560,6 +560,22 @@ def _shadowed(lack: Lack, file: str) -> MissingNameExplanation:
     )
 
 
+def _beside_checkout(lack: Lack, folder: str) -> MissingNameExplanation:
+    """Explain what a module lacks whose name a folder around the script has: Python may have taken that folder."""
+    return MissingNameExplanation(
+        rule="module-shadowed",
+        message=f"{lack.root} has no {lack.name}, and the script lies in a folder {folder}: Python may have imported a folder"
+        f" of that name in the place of the package, or an older {lack.root} is installed than this checkout.",
+        fix=f"See which {lack.root} is imported. Install the checkout (pip install -e .), and run the script elsewhere.",
+        taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
+        severity=Severity.WARNING,
+        weight=Weight.SYMPTOM,
+        components={fold(lack.root): "*"},
+        lines=(f"python -c 'import {lack.root} as m; print(m.__file__, m.__path__)'",),
+        is_certain=False,
+    )
+
+
 def _not_in_file(lack: Lack, file: str) -> MissingNameExplanation:
     return MissingNameExplanation(
         rule="name-not-in-file",
@@ -614,6 +630,8 @@ def _unmeasured(lack: Lack, facts: Facts) -> MissingNameExplanation | None:
         owner = _called_package(lack)
     if not owner and lack.kind == "member":
         return None
+    if lack.kind == "attribute" and "." not in lack.owner and (checkout := lack.checkout):
+        return _beside_checkout(lack, checkout)
     user = lack.user_of(owner)
     return MissingNameExplanation(
         rule="name-missing",

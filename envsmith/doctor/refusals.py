@@ -154,7 +154,7 @@ def _raiser(text: str) -> str:
 def _advised(hit: Hit, frames: list[LoggedFrame], sentence: str) -> Hit | None:
     """Return what a package advises about its start, or ``None`` where nobody is known to advise it."""
     owners = [frame.package for frame in frames if frame.package and _starts(frame)] or [_raiser(hit.text)]
-    advice = _told(sentence)
+    advice = advice_in(sentence)
     if not owners[0] or not advice:
         return None
     return hit.naming(said=sentence, refuser=component_of(owners[0]) or owners[0], advice=advice)
@@ -194,7 +194,7 @@ def _settings_in(sentence: str) -> Iterator[str]:
 
 def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     """Return what to do: what the sentence advises, what it names, or what its form asks for."""
-    if advice := _told(sentence):
+    if advice := advice_in(sentence):
         return advice
     if values := _values_in(sentence, settings) or numbers_that_fit(sentence):
         return values
@@ -212,7 +212,8 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
 
 
-def _told(sentence: str) -> str:
+def advice_in(sentence: str) -> str:
+    """Return what a sentence tells somebody to do, empty for nothing, and for a wish that its makers have."""
     match = _ADVICE.search(sentence)
     if match is None or match[1].count(" ") < 2 or _REPORT.match(match[1]):
         return ""

@@ -163,6 +163,26 @@ def test_a_name_of_every_release_is_not_said_to_be_in_one_that_was_not_measured(
     assert "Every release of datasets from 1.0 to 2.0 has datasets.Loader" in finding.message
 
 
+@pytest.mark.parametrize(("folder", "rule"), [("trlx", "module-shadowed"), ("work", "name-missing")])
+def test_a_checkout_around_the_script_may_stand_in_the_place_of_its_package(index, folder, rule):
+    text = (
+        f'Traceback (most recent call last):\n  File "/home/me/{folder}/main.py", line 4, in <module>\n    trlx.train()\n'
+        "AttributeError: module 'trlx' has no attribute 'train'"
+    )
+
+    assert first(text, index).finding.rule == rule
+
+
+def test_a_script_that_a_package_called_asks_itself(index):
+    text = (
+        'Traceback (most recent call last):\n  File "/env/lib/python3.11/site-packages/fire/core.py", line 4, in _Fire\n'
+        '    component = fn()\n  File "/w/run.py", line 9, in main\n    datasets.Loader()\n'
+        "AttributeError: module 'datasets' has no attribute 'Loader'"
+    )
+
+    assert "fire" not in first(text, index).finding.message
+
+
 def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
     text = (
         'Traceback (most recent call last):\n  File "/w/datasets.py", line 1, in <module>\n    import datasets\n'
