@@ -70,7 +70,13 @@ class DiagnosisInput:
         return bool(stated) and all(s is not None and s.exact for s in stated)
 
     def is_outdone(self, own: Hit) -> bool:
-        """Return whether a message says less than that of a rule on its line, which no version confirms or contradicts."""
+        """Return whether a message says less than another of its line: one that names the cause, or that of a rule.
+
+        The rule is one that no version confirms or contradicts.
+        """
+        if own.signature.tells == "need":
+            here = (h.signature for h in self.own if h.place == own.place)
+            return any(signature.kind == "cause" and signature.tells != "need" for signature in here)
         judged = {finding.rule for finding in self.judgement.findings}
         rules = (h for h in self.of_rules.values() if h.place == own.place and h.signature.id not in judged)
         is_general = own.signature.kind == "symptom"

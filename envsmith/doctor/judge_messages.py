@@ -94,9 +94,8 @@ def judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
     """Return the messages of rules that no version confirms and of which no other signature names the cause."""
     judged = {finding.rule for finding in case.judgement.findings}
     # A rule says more of a release than the message that asks for it.
-    own = [hit for hit in case.own if hit.signature.tells != "need"]
+    own = [hit for hit in case.own if hit.signature.tells != "need" and not case.is_outdone(hit)]
     diagnosed_all = []
-    own = [hit for hit in case.own if not case.is_outdone(hit)]
     for hit in case.of_rules.values():
         signature = hit.signature
         if (
