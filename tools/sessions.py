@@ -35,7 +35,8 @@ version = "1.0.0"
 requires-python = ">=3.10"
 dependencies = ["torch>=2.6", "deepspeed>=0.16"]
 """
-LOG = """Traceback (most recent call last):
+LOG = """deepspeed 0.13.1
+Traceback (most recent call last):
   File "train.py", line 3, in <module>
     import deepspeed
   File "/opt/env/lib/python3.11/site-packages/deepspeed/elasticity/elastic_agent.py", line 9, in <module>
