@@ -44,7 +44,11 @@ _PRIVATE_KEY = (
     r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
 )
 # A path that is a login: of Conda's servers, and of the services that take messages.
-_PATH = r"(?i)(/t/(?=[^/\s]{0,100}\d)|hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w./-]{8,400}?(?=/(?!\w{20})|[^\w./-]|$)"
+_PATH = (
+    r"(?i)((?://[^/\s\"'<>]{1,200}(?:/[\w.-]{1,100}){0,8}?|(?<![\w./-])[\w-]{1,63}(?:\.[\w-]{1,63}){1,6}(?::\d{1,5})?)/t/"
+    r"(?=[^/\s]{0,100}\d)|hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)"
+    r"[\w./-]{8,400}?(?=/(?!\w{20})|[^\w./-]|$)"
+)
 _HEADER = (
     r"(?i)\b(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:\w{1,20}\s{1,4})?|(?:bearer|basic)\s{1,4}(?=\S{0,200}\d))"
     r"[\w.~+/=:-]{8,}"
