@@ -235,10 +235,11 @@ def _help_of(command: click.Command | None, part: str, name: str) -> str:
     """Return how ``--help`` shows an option that takes a value, nothing where there is none of this name."""
     if isinstance(command, click.Group):
         command = command.get_command(click.Context(command), part)
-    for option in command.params if command else ():
-        if isinstance(option, click.Option) and name in option.opts and not option.is_flag:
-            return ". ".join(option.get_help_record(click.Context(command)) or ())
-    return ""
+    if command is None:
+        return ""
+    options = (each for each in command.params if isinstance(each, click.Option) and name in each.opts)
+    records = [option.get_help_record(click.Context(command)) for option in options if not option.is_flag]
+    return ". ".join(records[0] or ()) if records else ""
 
 
 def _starts_a_command(verb: click.Command) -> bool:

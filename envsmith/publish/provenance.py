@@ -12,6 +12,7 @@ from typing import Any
 
 from envsmith.base.about import VERSION
 from envsmith.base.files import digest_of
+from envsmith.base.json_types import JsonFields, objects_in, text_in
 from envsmith.model.lock import PACKAGES, BaseImage, Lock, Pin
 from envsmith.model.record import RECORD_FILE
 from envsmith.publish.sbom import SBOM_FILE, Bill
@@ -48,10 +49,11 @@ def provenance(lock: Lock, record_raw: bytes, bill: Bill, *, finished: dt.dateti
     }
 
 
-def _dependencies(lock: Lock, bill: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _dependencies(lock: Lock, bill: JsonFields) -> list[dict[str, Any]]:
     """Return the base, the packages of the distribution, every file of a pin, and uv: what the build was made from."""
     base = [_named(image.name.partition("@")[0], image.digest[7:]) for image in _base(lock)]
-    system = [{"uri": c["purl"]} for c in bill["components"] if c["bom-ref"].startswith("pkg:deb/")]
+    parts = objects_in(bill, "components")
+    system = [{"uri": text_in(part, "purl")} for part in parts if text_in(part, "bom-ref").startswith("pkg:deb/")]
     files = [row for pin in (*lock.pins, *lock.build_pins) for row in _files(pin)]
     name, _, version = lock.resolver.partition(" ")
     resolver = [{"uri": f"pkg:pypi/uv@{version}"}] if name == "uv" and version else []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.model.lock import PACKAGES, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 
@@ -32,7 +33,7 @@ _UBUNTU = frozenset({"focal", "jammy", "noble"})
 class Bill:
     """A bill of materials as the ``value`` and as the bytes that are published (``raw``)."""
 
-    value: Mapping[str, Any]
+    value: JsonFields
     raw: bytes
 
 
