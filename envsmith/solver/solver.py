@@ -162,8 +162,7 @@ class Solver:
                 if candidates and effort.is_spent():
                     break
                 gone = [loose[i] for i in given_up]
-                kept = [w for w in posed.problem.wishes if w not in gone]
-                answer, trouble = self._cleanest(posed, _with_nearest_gpu(posed.problem, kept, gone), warned)
+                answer, trouble = self._cleanest(posed, _without(posed.problem, gone), warned)
                 if answer:
                     repair = (here and self._repair_here(here, gone)) or _repair(posed, gone, answer)
                     candidates.append((repair, trouble))
@@ -178,8 +177,7 @@ class Solver:
         """Return the repair that gives up the same as another request's, ``None`` where the machine cannot run its cell."""
         names = {(wish.component, wish.text) for wish in given_up}
         gone = [wish for wish in here.problem.wishes if (wish.component, wish.text) in names]
-        kept = [wish for wish in here.problem.wishes if wish not in gone]
-        answer = self.best(here, wishes=_with_nearest_gpu(here.problem, kept, gone))
+        answer = self.best(here, wishes=_without(here.problem, gone))
         return _repair(here, gone, answer) if answer else None
 
     def _cleanest(self, posed: Posed, wishes: Sequence[Wish], warned: frozenset[str]) -> tuple[Answer | None, int]:
@@ -246,13 +244,13 @@ def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:
     return Repair(changes=tuple(changes), cell=answer.cell, message=message)
 
 
-def _with_nearest_gpu(problem: Problem, kept: Sequence[Wish], gone: Sequence[Wish]) -> list[Wish]:
-    """Return wishes with, for each GPU that is given up, the nearest one that the others admit."""
-    net, wishes = problem.rules_net(Severity.ERROR), list(kept)
+def _without(problem: Problem, gone: Sequence[Wish]) -> list[Wish]:
+    """Return the wishes but those that are given up. Of a GPU the nearest one that the others admit stands for it."""
+    net, wishes = problem.rules_net(Severity.ERROR), [wish for wish in problem.wishes if wish not in gone]
     for wish in (wish for wish in gone if wish.component == "gpu" and _architecture(wish.text)):
-        variable, asked = wish.masks[0][0], _architecture(wish.text)
-        known = [(abs(_architecture(v) - asked), i) for i, v in enumerate(problem.values[variable]) if _architecture(v)]
-        for _, i in sorted(known):
+        variable, number = wish.masks[0][0], _architecture(wish.text)
+        values = enumerate(problem.values[variable])
+        for _, i in sorted((abs(_architecture(v) - number), i) for i, v in values if _architecture(v)):
             near = wish._replace(masks=((variable, 1 << i),))
             if net.solvable(net.begin(mask for each in (*wishes, near) for mask in each.masks)) is not None:
                 wishes.append(near)

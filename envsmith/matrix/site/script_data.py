@@ -224,8 +224,8 @@ def _builds(versions: Sequence[str], index: Mapping[str, str], torches: Sequence
 def _possible(solver: Solver, component: str, beside: str, version: str) -> tuple[int, Sequence[str | None]]:
     """Return the releases of a component, and which of them can be beside a version of another, as bits."""
     problem = solver.pose(Request(constraints={c: Spec.parse("*") for c in (component, beside)})).problem
-    place, other = problem.names.index(component), problem.names.index(beside)
-    domains = problem.rules_net(Severity.ERROR).begin([(other, problem.bit(other, version))])
+    place, second = problem.names.index(component), problem.names.index(beside)
+    domains = problem.rules_net(Severity.ERROR).begin([(second, problem.bit(second, version))])
     return (domains[place] if domains is not None else 0), problem.values[place]
 
 
