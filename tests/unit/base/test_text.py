@@ -274,7 +274,7 @@ PLANTED = "Zq7Xw9pLk3Vb"
         "NGC_API_KEY: {}", "api_key: {}", "X-Api-Key: {}", "os.environ['HF_TOKEN'] = '{}'", "HF_TOKEN => {}",
         "machine h login u password {}", "curl -u u:{} https://h", "docker login -u me -p {}", '{{"auth": "{}"}}', "Cookie: a={}",
         "//h/:_authToken={}", "AccountKey={}==", "https://h/t/{}/channel", "//h/api/t/{}/channel", "conda.example.org/t/{}/main", "https://hooks.slack.com/services/T1/B2/{}",
-        "https://discord.com/api/webhooks/123/{}", "sk_live_{}", "dop_v1_{}", "pass={}", "--password {}", "https://u:{}@h/x.whl",
+        "https://discord.com/api/webhooks/123/{}", "sk_live_{}", "dop_v1_{}", "pass={}", "--password {}", "https://u:{}@h/x.whl", "https:/u:{}@h/r.txt",
         "x @ git+https://u:{}@h/x", "-r https://u:{}@h/r.txt", "Authorization: Bearer {}", "TORCH_HUB_TOKEN={}", "MASTER_PASSWORD={}",
         "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----", 'X="HF_TOKEN=\\"{}\\""',
     ],
