@@ -44,7 +44,11 @@ _PRIVATE_KEY = (
     r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
 )
 # A path that is a login: of Conda's servers, and of the services that take messages.
-_PATH = r"(?i)(/t/(?=[^/\s]{0,100}\d)|hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w./-]{8,400}?(?=/(?!\w{20})|[^\w./-]|$)"
+_PATH = (
+    r"(?i)((?://[^/\s\"'<>]{1,200}(?:/[\w.-]{1,100}){0,8}?|(?<![\w./-])[\w-]{1,63}(?:\.[\w-]{1,63}){1,6}(?::\d{1,5})?)/t/"
+    r"(?=[^/\s]{0,100}\d)|hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)"
+    r"[\w./-]{8,400}?(?=/(?!\w{20})|[^\w./-]|$)"
+)
 _HEADER = (
     r"(?i)\b(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:\w{1,20}\s{1,4})?|(?:bearer|basic)\s{1,4}(?=\S{0,200}\d))"
     r"[\w.~+/=:-]{8,}"
@@ -77,9 +81,9 @@ _WORDS = re.compile("(?i)token|secret|pass|pwd|key|auth|credential")
 _SIGNED = r"(?i)([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>\\]{1,4000}"
 _LONG_HEX = r"\b[0-9a-fA-F]{40,}\b"
 # A login in an address. A password may hold `@` and `/`: after `user:`, which is not `host:port/`, it goes to the last
-# `@` that does not begin a revision of git.
+# `@` that does not begin a revision of git. Who takes an address for a path leaves one slash of it.
 _URL_LOGIN = (
-    r"\b(\w{1,30}://)(?:(?![\w.-]{1,200}:\d{1,5}(?:[/?#\s]|$))"
+    r"\b(\w{1,30}://|https?:/)(?:(?![\w.-]{1,200}:\d{1,5}(?:[/?#\s]|$))"
     r"[^/\s:@\"'<>]{0,200}:[^\s\"'<>]{0,400}(?<!\.git)@|[^/\s:@]{1,200}@)"
 )
 _EMAIL = r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b"
@@ -307,7 +311,7 @@ def places_here(**folders: Path) -> dict[str, str]:
 
 def without_logins(text: str) -> str:
     """Return ``text`` with addresses that name no user and no password."""
-    return re.sub(_URL_LOGIN, r"\1", text) if "://" in text else text
+    return re.sub(_URL_LOGIN, r"\1", text) if ":/" in text else text
 
 
 def without_secrets(text: str, *, mail: str = "<address>") -> str:

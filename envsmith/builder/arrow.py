@@ -16,7 +16,7 @@ from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.builder.existing import existing_lock, given_lock
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.proof import prove
-from envsmith.errors import UsageError
+from envsmith.errors import StorageError, UsageError, os_errors
 from envsmith.model.lock import Lock
 from envsmith.model.record import RECORD_FILE
 
@@ -37,7 +37,9 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
     options = for_engine(options, engine)
     locked = _lock(options, engine, clock)
     # A record speaks of what was built from this lock. There is none until that is proved again.
-    (locked.directory / RECORD_FILE).unlink(missing_ok=True)
+    elsewhere = f"Build in another place: envsmith build --lock {locked.directory} --output DIR."
+    with os_errors(f"build in {locked.directory}", StorageError, hint=elsewhere):
+        (locked.directory / RECORD_FILE).unlink(missing_ok=True)
     built = _build(locked, options, engine, clock)
     if not options.smoke:
         return built

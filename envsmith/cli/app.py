@@ -224,9 +224,22 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
         reason = f"{path} has no option {error.option_name}"
         near = next(iter(difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=0.75)), "")
     hint = f"Use {near}, if that is what you mean." if near else f"Run {path} --help to list verbs and options."
+    if isinstance(error, click.BadOptionUsage) and (line := _help_of(group, part, error.option_name)):
+        hint = f"Give it a value: {line}"
     if isinstance(error, click.NoSuchOption) and context and "--" not in argv and _starts_a_command(context.command):
         hint = f"Write -- before the command that it starts: {path} -- COMMAND {error.option_name}."
     return UsageError(f"Cannot read the command: {reason[:1].lower() + reason[1:]}.", hint=hint)
+
+
+def _help_of(command: click.Command | None, part: str, name: str) -> str:
+    """Return how ``--help`` shows an option that takes a value, nothing where there is none of this name."""
+    if isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), part)
+    if command is None:
+        return ""
+    options = (each for each in command.params if isinstance(each, click.Option) and name in each.opts)
+    records = [option.get_help_record(click.Context(command)) for option in options if not option.is_flag]
+    return ". ".join(records[0] or ()) if records else ""
 
 
 def _starts_a_command(verb: click.Command) -> bool:

@@ -175,10 +175,12 @@ def _show(outcome: BuildOutcome) -> None:
     built = outcome.built
     of_image = built is None or built.kind == "image"
     names = [name for name in _SAID if name in outcome.files and (of_image or name not in _OF_IMAGES)]
-    print_out(table([(str(outcome.directory / name), _SAID[name]) for name in names]))
+    rows = [(str(outcome.directory / name), _SAID[name]) for name in names]
     if built:
         where = f"docker run --rm -it {built.reference}" if of_image else built.python
-        print_out(table([(_from_here(where), f"{built.kind} {built.digest}")]))
+        rows.append((_from_here(where), f"{built.kind} {built.digest}"))
+    print_out(table(rows))
+    if built:
         print_out(table([(what, _from_here(command)) for what, command in built.usage]))
     for note in outcome.notes:
         say(f"note: {note}")

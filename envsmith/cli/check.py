@@ -131,7 +131,12 @@ def check(settings: CheckFlags) -> int:
     source = next(iter(settings.sources), "-")
     settings.mend.refuse_idle(None if source == "-" else source)
     if settings.mend.undo:
-        return undo_mend(settings.mend, Path(settings.sources[0]))
+        if settings.sources[1:] or settings.pairs or settings.facts or settings.environment or settings.wheels:
+            raise UsageError(
+                f"Cannot undo a change of {source}: more is named beside it.",
+                hint=f"Name it alone: envsmith check {source} --undo.",
+            )
+        return undo_mend(settings.mend, Path(source))
     judgement, declarations = _judged(settings)
     if settings.mend.apply:
         subject = MendSubject(path=Path(settings.sources[0]), judgement=judgement, declarations=declarations)

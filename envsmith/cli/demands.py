@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -11,6 +11,7 @@ import click
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UsageError
+from envsmith.frameworks import EXAMPLE
 from envsmith.model.cell import Request
 from envsmith.project.demand import Demands
 from envsmith.solver.words import join_words
@@ -92,5 +93,11 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     for note in demands.notes:
         _say_once(note)
     if demands.files and not demands.demands:
-        _say_once(f"{join_words(demands.files)}: no package is required there")
+        where = join_words(demands.files)
+        if not replace(flags, requirements=()).names_packages:
+            raise UsageError(
+                f"Cannot read what is required: {where} names no package.",
+                hint=f"Add a package to it, or name a framework beside it: {EXAMPLE}. For PyTorch alone: torch.",
+            )
+        _say_once(f"{where}: no package is required there")
     return demands

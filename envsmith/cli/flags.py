@@ -131,8 +131,13 @@ class RequestFlags:
     @property
     def names_something(self) -> bool:
         """Return whether a framework, a package, or a file that asks for some, is named."""
+        return self.names_packages or bool(self.requirements)
+
+    @property
+    def names_packages(self) -> bool:
+        """Return whether a framework, a package, a project or code is named."""
         named = self.framework or self.with_ or self.stack or self.package
-        return bool(named or self.requirements or self.project or self.code)
+        return bool(named or self.project or self.code) or self.torch is not None
 
     def request(self, demands: Demands | None = None) -> Request:
         """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one.
@@ -199,7 +204,7 @@ class RequestFlags:
 
     def refuse_nothing(self, action: str, verb: str) -> None:
         """Refuse a request that names neither a package nor what a PyTorch alone should be or run on."""
-        of_torch = (self.torch, self.python, self.cuda, self.nccl, self.driver, *self.gpu, *self.keep)
+        of_torch = (self.python, self.cuda, self.nccl, self.driver, *self.gpu, *self.keep)
         of_torch += (self.machine, self.exclude_newer, self.date)
         if not self.names_something and all(value is None for value in of_torch):
             raise UsageError(

@@ -39,7 +39,7 @@ class MendFlags:
     _NAMED: ClassVar[tuple[str, str, str]] = (
         "--python",
         "an environment",
-        "Name the environment: envsmith doctor --python ENV --apply.",
+        "Name the environment: envsmith doctor --python ENV",
     )
 
     @property
@@ -54,6 +54,8 @@ class MendFlags:
                 f"Cannot use {'--keep' if self.keep else '--yes'} here: nothing is changed without --apply.",
                 hint="Add --apply, or leave the option out.",
             )
+        if self.keep and self.undo:
+            raise UsageError("Cannot use --keep with --undo: all is put back.", hint="Leave --keep out.")
         if self.apply and self.undo:
             raise UsageError(
                 "Cannot combine --apply with --undo: one makes a change, the other takes it back.",
@@ -62,7 +64,7 @@ class MendFlags:
         if (self.apply or self.undo) and target is None:
             option, what, hint = self._NAMED
             action = "--apply" if self.apply else "--undo"
-            raise UsageError(f"Cannot use {action} without {option}: it changes {what}.", hint=hint)
+            raise UsageError(f"Cannot use {action} without {option}: it changes {what}.", hint=f"{hint} {action}.")
 
 
 def root_of(interpreter: str) -> Path:
@@ -161,7 +163,7 @@ class FileMendFlags(MendFlags):
     apply: bool = flag("Change the requirements in the file of --from: show the changes, ask, write.")
     undo: bool = flag("Put back the file of before the last --apply.")
     _NAMED: ClassVar[tuple[str, str, str]] = (
-        "--from FILE", "a file", "Name the file first: envsmith check --from requirements.txt --apply."
+        "--from FILE", "a file", "Name the file first: envsmith check requirements.txt"
     )  # fmt: skip
 
 
@@ -207,8 +209,7 @@ def undo_mend(flags: FileMendFlags, path: Path) -> int:
     """Put back the file of before the last mend."""
     from envsmith.doctor.mend.project_file import undo_file
 
-    agree(f"Put back {path} as it was before the last --apply?", yes=flags.yes)
-    undo_file(path)
+    undo_file(path, lambda: agree(f"Put back {path} as it was before the last --apply?", yes=flags.yes))
     print_answer(f"{path}: as before the last --apply")
     return 0
 

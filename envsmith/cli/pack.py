@@ -57,7 +57,7 @@ def pack(settings: PackFlags) -> int:
     flags = settings.request
     project = flags.project
     asks = replace(flags, project=None if settings.lock else project)
-    if (asks.names_something or flags.torch is not None) == bool(settings.lock):
+    if asks.names_something == bool(settings.lock):
         raise UsageError(
             "Cannot pack a cell: give either a request or --lock.",
             hint=f"Run envsmith pack {EXAMPLE}, or envsmith pack --lock DIR.",

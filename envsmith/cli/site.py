@@ -33,7 +33,7 @@ def site(settings: SiteFlags) -> int:
     """
     root, output = find_matrix(), settings.output
     claim(output, SITE)  # before the minutes of judging, not after them
-    say("reading what can be chosen")
+    say("judging what can be chosen: about a minute")
     page = read_page(root)
     count = write_all(page, output, root, base_url=settings.base_url, progress=tell_framework())
     first = sum((output / name).stat().st_size for name in FIRST)

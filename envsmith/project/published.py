@@ -37,7 +37,8 @@ def judge_published(
     unknown: list[str] = []
     what = ""
     unmeasured = version_graph().unknown_releases(versions)
-    asked = frozenset(map(component_name, unmeasured))
+    subjects = set(map(component_name, unmeasured))
+    measured = _measured(versions, subjects)
     end = clock() + _LONGEST
     try:
         for name, version in [*unmeasured.items()][:_MOST]:
@@ -49,11 +50,12 @@ def judge_published(
                 findings.extend(release.faults(versions, platform))  # as far as they come
             else:
                 unknown.append(f"{what}: the package index has no such release")
-        for name, version in [*_measured(versions, asked).items()][: _MOST if asked else 0]:
+                subjects.discard(component_name(name))
+        for name, version in [*measured.items()][: _MOST if subjects else 0]:
             what = f"what later releases of {name} {version} bar"
             _refuse_late(end - clock())
             if release := _release(find(), name, version):
-                findings += release.barred(versions, platform, asked)
+                findings += release.barred(versions, platform, subjects)
     except EnvsmithError as error:  # whoever waits has waited once
         unknown.append(f"{what}: the package index did not say, {error.reason}")
     return replace(

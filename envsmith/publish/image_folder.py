@@ -49,8 +49,8 @@ def rendered(lock: Lock, facts: Mapping[str, Any], record: Record) -> dict[str, 
         INDEX_FILE: folder_text(lock, str(facts["config"])),
     }
     system = [OsPackage(name=str(name), version=str(version)) for name, version in facts.get("system", {}).items()]
-    sbom = make_sbom(lock, str(facts["image"]), moment=record.moment, system=system)
-    facts = {**facts, "cell": str(lock.cell.id), "lock": lock.digest, "sbom": digest_of(sbom)}
+    bill = make_sbom(lock, str(facts["image"]), moment=record.moment, system=system)
+    facts = {**facts, "cell": str(lock.cell.id), "lock": lock.digest, "sbom": digest_of(bill.raw)}
     return {**files, IMAGE_FILE: json.dumps(facts, indent=1, sort_keys=True) + "\n"}
 
 

@@ -12,6 +12,9 @@ from envsmith.errors import DataError, EnvsmithError
 from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import RECORD_FILE, SCHEMA, Record, check_record
 
+# Of the log of a test that failed, how many lines a refusal shows.
+_LAST_LINES = 5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
@@ -92,10 +95,14 @@ def unproved(lock: Lock, record: Record, *, images: Mapping[str, str]) -> list[s
 
 def refuse_unproved(proof: Proof, *, images: Mapping[str, str]) -> None:
     """Raise ``EnvsmithError`` (exit code 1) with every reason why this must not be published."""
-    if reasons := unproved(proof.lock, proof.record, images=images):
+    reasons, failure = unproved(proof.lock, proof.record, images=images), proof.record.failure
+    hint = "Build it with envsmith build --oci. It tests the very image that is published, and writes its record."
+    if not proof.record.passed:
+        reasons += [failure.symptom, *failure.log[-_LAST_LINES:]] if failure else []
+        hint = (
+            f"Mend what failed first: the rest of its log is in {RECORD_FILE}, and envsmith smoke runs the test again."
+        )
+    if reasons:
         raise EnvsmithError(
-            f"Cannot publish {proof.lock.cell.id}: no passing record is about this image.",
-            details=reasons,
-            hint="Build it with envsmith build --oci. It tests the very image that is published, and writes its "
-            "record.",
+            f"Cannot publish {proof.lock.cell.id}: no passing record is about this image.", details=reasons, hint=hint
         )

@@ -12,10 +12,10 @@ from typing import Any
 
 from envsmith.base.about import VERSION
 from envsmith.base.files import digest_of
-from envsmith.base.schema import parse_json
+from envsmith.base.json_types import JsonFields, objects_in, text_in
 from envsmith.model.lock import PACKAGES, BaseImage, Lock, Pin
 from envsmith.model.record import RECORD_FILE
-from envsmith.publish.sbom import SBOM_FILE
+from envsmith.publish.sbom import SBOM_FILE, Bill
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envsmith:build-type:cell:v1"
@@ -23,7 +23,7 @@ BUILD_TYPE = "urn:envsmith:build-type:cell:v1"
 BUILDER = "urn:envsmith:builder:signer"
 
 
-def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datetime) -> dict[str, Any]:
+def provenance(lock: Lock, record_raw: bytes, bill: Bill, *, finished: dt.datetime) -> dict[str, Any]:
     """Return the predicate. ``finished`` is when the test of the finished image began."""
     parameters = {
         "platform": lock.cell.platform.value,
@@ -31,7 +31,7 @@ def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datet
         "excludeNewer": lock.exclude_newer,
         "osPackages": lock.os_source,
     }
-    documents = {RECORD_FILE: digest_of(record_raw), SBOM_FILE: digest_of(sbom)}
+    documents = {RECORD_FILE: digest_of(record_raw), SBOM_FILE: digest_of(bill.raw)}
     byproducts = [_named(wheel.filename, wheel.sha256) for wheel in lock.wheels]
     byproducts += [_named(name, digest[7:]) for name, digest in documents.items()]
     return {
@@ -39,7 +39,7 @@ def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datet
             "buildType": BUILD_TYPE,
             "externalParameters": {"request": lock.request, "lock": _named("lock.json", lock.digest[7:])},
             "internalParameters": {key: value for key, value in parameters.items() if value},
-            "resolvedDependencies": _dependencies(lock, sbom),
+            "resolvedDependencies": _dependencies(lock, bill.value),
         },
         "runDetails": {
             "builder": {"id": BUILDER, "version": {"envsmith": VERSION}},
@@ -49,10 +49,11 @@ def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datet
     }
 
 
-def _dependencies(lock: Lock, sbom: bytes) -> list[dict[str, Any]]:
+def _dependencies(lock: Lock, bill: JsonFields) -> list[dict[str, Any]]:
     """Return the base, the packages of the distribution, every file of a pin, and uv: what the build was made from."""
     base = [_named(image.name.partition("@")[0], image.digest[7:]) for image in _base(lock)]
-    system = [{"uri": c["purl"]} for c in parse_json(sbom)["components"] if c["bom-ref"].startswith("pkg:deb/")]
+    parts = objects_in(bill, "components")
+    system = [{"uri": text_in(part, "purl")} for part in parts if text_in(part, "bom-ref").startswith("pkg:deb/")]
     files = [row for pin in (*lock.pins, *lock.build_pins) for row in _files(pin)]
     name, _, version = lock.resolver.partition(" ")
     resolver = [{"uri": f"pkg:pypi/uv@{version}"}] if name == "uv" and version else []

@@ -17,7 +17,6 @@ from typing import IO, Any, Protocol
 
 from envsmith.base.files import digest_of
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
-from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.knowledge.graph.expiry import load_expiry
 from envsmith.knowledge.graph.location import find_matrix
@@ -37,7 +36,7 @@ from envsmith.publish.attachments import (
 from envsmith.publish.document_checks import label_differences
 from envsmith.publish.proof import Proof, refuse_unproved
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
-from envsmith.publish.sbom import make_sbom
+from envsmith.publish.sbom import Bill, make_sbom
 from envsmith.publish.sign import ENVELOPE_TYPE, envelope_of, is_keyless
 from envsmith.publish.statement import Claim, statement_bytes
 from envsmith.publish.system import system_packages
@@ -147,9 +146,9 @@ def publish(
     names = check_tags((proof.lock.name, *naming.tags))
     earlier = _free(target, proof.lock.name, image, replace=naming.replace)
     system = system_packages(image)
-    sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment, system=system)
-    parts = documents(proof, sbom)
-    further = _further(proof, image.manifest.digest, sbom)
+    bill = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment, system=system)
+    parts = documents(proof, bill.raw)
+    further = _further(proof, image.manifest.digest, bill)
     named = {name: descriptor for name, (descriptor, _) in parts.items()}
     attests = {kind: digest_of(payload) for kind, payload in further.items()}
     claim = _claim(proof, image, tags=names, parts=named, attests=attests, replaces=earlier)
@@ -194,10 +193,10 @@ def _claim(proof: Proof, image: OciImage, **fields: Any) -> Claim:
     )
 
 
-def _further(proof: Proof, image: str, sbom: bytes) -> dict[str, bytes]:
+def _further(proof: Proof, image: str, bill: Bill) -> dict[str, bytes]:
     """Return the statements that other tools look for, by predicate type: provenance and bill of materials."""
-    claim = provenance.provenance(proof.lock, proof.record_raw, sbom, finished=proof.record.moment)
-    predicates = {provenance.PREDICATE_TYPE: claim, CYCLONEDX: parse_json(sbom)}
+    claim = provenance.provenance(proof.lock, proof.record_raw, bill, finished=proof.record.moment)
+    predicates = {provenance.PREDICATE_TYPE: claim, CYCLONEDX: bill.value}
     cell = str(proof.lock.cell.id)
     return {kind: statement.attestation(image, cell, kind, predicate) for kind, predicate in predicates.items()}
 

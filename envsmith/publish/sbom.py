@@ -10,9 +10,11 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.model.lock import PACKAGES, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 
@@ -27,7 +29,15 @@ _FORMAT = {"$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFor
 _UBUNTU = frozenset({"focal", "jammy", "noble"})
 
 
-def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime, system: Sequence[OsPackage] = ()) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A bill of materials as the ``value`` and as the bytes that are published (``raw``)."""
+
+    value: JsonFields
+    raw: bytes
+
+
+def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime, system: Sequence[OsPackage] = ()) -> Bill:
     """Return the bill of the image ``image_digest`` of ``lock``. ``moment`` is the time of the record.
 
     ``system`` are all packages of the distribution in the image. Without them the lock's own are listed.
@@ -51,7 +61,8 @@ def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime, system: Seq
         "components": sorted(parts, key=lambda part: (part["type"], part["name"], part["version"])),
         "dependencies": sorted(links, key=lambda link: str(link["ref"])),
     }
-    return (json.dumps({**parse_json(json.dumps(bill, sort_keys=True)), **_FORMAT}, indent=1) + "\n").encode()
+    value = {**parse_json(json.dumps(bill, sort_keys=True)), **_FORMAT}
+    return Bill(value, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def _pinned(lock: Lock) -> tuple[OsPackage, ...]:

@@ -44,7 +44,7 @@ def solve(request: Request, *, solver: Solver | None = None) -> Solution:
         if answer := solver.best(elsewhere):
             solution = reasons(solver, elsewhere, answer)
             return replace(solution, warnings=(_not_here(solver, posed, answer), *solution.warnings))
-    raise refuse(solver, solver.pose(replace(request, machine=None)))
+    raise refuse(solver, solver.pose(replace(request, machine=None)), here=posed)
 
 
 def _machines(solver: Solver, request: Request) -> list[Request]:

@@ -21,8 +21,13 @@ from envsmith.solver.solver import Answer, Solver, Stuck, default_solver
 from envsmith.solver.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
 
 
-def refuse(solver: Solver, posed: Posed, effort: Effort | None = None) -> UnsatisfiableError:
-    """Return the error for a request without an answer, with its :class:`Refusal`: what is met until effort is spent."""
+def refuse(
+    solver: Solver, posed: Posed, effort: Effort | None = None, *, here: Posed | None = None
+) -> UnsatisfiableError:
+    """Return the error for a request without an answer, with its :class:`Refusal`: what is met until effort is spent.
+
+    ``here`` is the request on the machine at hand, for which repairs name the cell.
+    """
     for name, component, values in zip(
         posed.problem.names, posed.problem.components, posed.problem.values, strict=False
     ):
@@ -32,7 +37,7 @@ def refuse(solver: Solver, posed: Posed, effort: Effort | None = None) -> Unsati
             return _error(Refusal(conflict=(member,)))
     effort = effort or Effort()
     members, *further = [*conflicts(solver, posed, effort)] or [()]
-    repairs = solver.repairs(posed, effort)
+    repairs = solver.repairs(posed, effort, here=here)
     return _error(Refusal(conflict=members, further=tuple(further), repairs=repairs, stopped=effort.stopped))
 
 

@@ -139,10 +139,13 @@ class Solver:
         *,
         limit: int = MAX_REPAIRS,
         warned: frozenset[str] = frozenset(),
+        here: Posed | None = None,
     ) -> tuple[Repair, ...]:
         """Return solved cells that give up the fewest wishes, best first.
 
         The host (driver, GPU) is kept whenever anything else can go.
+
+        ``here`` is the request on the machine at hand: a repair names the cell that it gives there, where it gives one.
 
         ``warned`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one
         that mends them, and comes after it.
@@ -159,15 +162,23 @@ class Solver:
                 if candidates and effort.is_spent():
                     break
                 gone = [loose[i] for i in given_up]
-                answer, trouble = self._cleanest(posed, [w for w in posed.problem.wishes if w not in gone], warned)
+                answer, trouble = self._cleanest(posed, _without(posed.problem, gone), warned)
                 if answer:
-                    candidates.append((_repair(posed, gone, answer), trouble))
+                    repair = (here and self._repair_here(here, gone)) or _repair(posed, gone, answer)
+                    candidates.append((repair, trouble))
             if candidates:
                 # Another GPU is not a repair, nor is a cell with a known trouble, as long as there is another way.
                 possible = [r for r in candidates if all(c.component != "gpu" for c in r[0].changes)] or candidates
                 clean = sorted((pair for pair in possible if pair[1] < _TROUBLE), key=lambda pair: pair[1])
                 return tuple(r for r, _ in clean or possible)[:limit]
         return ()
+
+    def _repair_here(self, here: Posed, given_up: Sequence[Wish]) -> Repair | None:
+        """Return the repair that gives up the same as another request's, ``None`` where the machine cannot run its cell."""
+        names = {(wish.component, wish.text) for wish in given_up}
+        gone = [wish for wish in here.problem.wishes if (wish.component, wish.text) in names]
+        answer = self.best(here, wishes=_without(here.problem, gone))
+        return _repair(here, gone, answer) if answer else None
 
     def _cleanest(self, posed: Posed, wishes: Sequence[Wish], warned: frozenset[str]) -> tuple[Answer | None, int]:
         """Return the best cell, with 0 when it has no warning, 1 when only those of ``warned``, else 2."""
@@ -231,6 +242,26 @@ def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:
         changes.append(Change(component=wish.component, old=wish.text, new=new))
     message = " and ".join(_told(change) for change in changes)
     return Repair(changes=tuple(changes), cell=answer.cell, message=message)
+
+
+def _without(problem: Problem, gone: Sequence[Wish]) -> list[Wish]:
+    """Return the wishes but those that are given up. Of a GPU the nearest one that the others admit stands for it."""
+    net, wishes = problem.rules_net(Severity.ERROR), [wish for wish in problem.wishes if wish not in gone]
+    for wish in (wish for wish in gone if wish.component == "gpu" and _architecture(wish.text)):
+        variable, number = wish.masks[0][0], _architecture(wish.text)
+        values = enumerate(problem.values[variable])
+        for _, i in sorted((abs(_architecture(v) - number), i) for i, v in values if _architecture(v)):
+            near = wish._replace(masks=((variable, 1 << i),))
+            if net.solvable(net.begin(mask for each in (*wishes, near) for mask in each.masks)) is not None:
+                wishes.append(near)
+                break
+    return wishes
+
+
+def _architecture(value: str | None) -> int:
+    """Return the number of a GPU's architecture, 0 where none is named."""
+    number = (value or "").removeprefix("sm_")
+    return int(number) if number.isdigit() else 0
 
 
 def _told(change: Change) -> str:

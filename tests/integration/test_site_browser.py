@@ -109,6 +109,15 @@ def test_what_cannot_be_is_dimmed_and_says_why(page):
     assert not page.locator("[id='cuda-13.0']").is_checked()
 
 
+def test_a_driver_that_is_older_than_the_gpu_refuses_every_cuda_and_says_so(page, site):
+    page.locator("#gpu-b200").check(force=True)
+    page.locator("label[for='driver-525.60.13']").hover()
+    assert "B200 needs driver 570.26 or newer." in page.locator("#reason").inner_text()
+    show(page, site / "index.html", "#framework=torch&gpu=b200&driver=525.60.13")
+    assert "B200 needs driver 570.26 or newer." in page.locator("#answer").inner_text()
+    assert page.locator("label[for='cuda-12.8']").get_attribute("class") == "no"
+
+
 def test_a_refused_choice_can_be_made_without_what_stands_in_its_way(page):
     page.locator("[id='driver-535.54.03']").check(force=True)
     page.locator("label[for='cuda-13.0']").hover()
@@ -159,6 +168,24 @@ def test_releases_are_found_in_the_same_box_with_the_keyboard_alone(page):
     page.locator("#permalink", has_text="mc0.12.3-torch2.7.1-").wait_for()
     assert page.locator("#gpu-h100").is_checked()
     assert page.locator("#results").is_hidden()
+
+
+def test_a_release_that_is_not_on_the_page_leads_to_its_series(page):
+    page.locator("#search").fill("deepspeed 0.14.2")
+
+    first = page.locator("#results li").first.inner_text()
+    assert "DeepSpeed 0.14.5" in first
+    assert "Not on this page: deepspeed 0.14.2." in first
+    assert "Stacks" not in page.locator("#results").inner_text()
+
+
+@pytest.mark.parametrize("query", ["CUDA out of memory", "out of memory", "KeyError: 'loss'"])
+def test_one_common_word_finds_no_error(page, query):
+    page.locator("#search").fill(query)
+
+    text = page.locator("#results").inner_text()
+    assert "OverflowError" not in text
+    assert "Adafactor" not in text
 
 
 @pytest.mark.parametrize("query", ["grpo", "GRPO vllm"])
@@ -278,6 +305,21 @@ def test_head_and_first_column_stay_in_sight(browser, site):
     box = page.locator("#grid-deepspeed .scroll").bounding_box()
     assert page.locator("#grid-deepspeed thead th").nth(9).bounding_box()["y"] - box["y"] < 4
     assert page.locator("#grid-deepspeed tbody th").nth(15).bounding_box()["x"] - box["x"] < 4
+    context.close()
+
+
+def test_nothing_is_cut_at_the_edge_of_a_phone(browser, site):
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    cut = "(all) => all.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.innerText.slice(0, 80))"
+
+    show(page, site / "index.html")
+    stacks = page.locator(".scroll:has(.stacks)").evaluate_all(cut)
+    address = page.locator(".stacks a").first.get_attribute("href")
+    page.goto((site / address).as_uri())
+
+    assert stacks == []
+    assert page.locator("pre").evaluate_all(cut) == []
     context.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,14 +106,15 @@ def propose_for_file(
     return FileMend(path=path, changes=changes, texts=texts, by_hand=(*treatment.by_hand, *hints))
 
 
-def undo_file(path: Path) -> None:
-    """Put back the text of before the last mend. ``UsageError`` when there is none."""
+def undo_file(path: Path, agree: Callable[[], object] = lambda: None) -> None:
+    """Put back the text of before the last mend. ``UsageError`` when there is none, or ``agree`` raises it."""
     earlier = _earlier(path)
     if not earlier.is_file():
         raise UsageError(
             f"Cannot undo a change of {path}: no earlier text of it is there.",
             hint="Use your version control, or edit the file.",
         )
+    agree()
     write_whole(path, read_text(earlier))
     earlier.unlink()
 

@@ -44,8 +44,8 @@ def make_choices(
     The page has the newest release of each minor series, what ``keep`` (versions by component) names, and what answers
     have.
     Everything is newest first. ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default
-    index). For each build there are the GPUs that it ``runs`` on and the oldest driver that it needs. A framework's
-    ``rows`` have the Pythons for each build as bits, its ``row`` the number of the row for each release. Its ``why``
+    index). For each build there are the GPUs that it ``runs`` on and the oldest driver that it needs, for each GPU the
+    oldest driver that knows it (``gpuDrivers``). A framework's ``rows`` have the Pythons for each build as bits, its ``row`` the number of the row for each release. Its ``why``
     has the number of the one of its ``reasons`` for each release and torch that do not work together, its ``tested``
     the torches that the framework's CI ran with a release. Its ``answers`` are the solver's: for each GPU, driver and
     Python (none first) the number of one of its ``cells``, which are ``[row, build, Python]``. It is -1 where there is
@@ -87,7 +87,8 @@ def make_choices(
         "hostDrivers": list(hosts.drivers),
         "archs": list(compiled.versions["gpu"]),
         "runs": [_gpus(solver, version) for _, _, version in builds],
-        "drivers": [_driver(solver, version) for _, _, version in builds],
+        "drivers": [_driver(solver, "torch", version) for _, _, version in builds],
+        "gpuDrivers": {name: _driver(solver, "gpu", architecture) for name, architecture in gpus.items()},
         "frameworks": frameworks,
     }
 
@@ -220,11 +221,11 @@ def _builds(versions: Sequence[str], index: Mapping[str, str], torches: Sequence
     return [build for _, build in sorted(builds, key=lambda pair: pair[0])]
 
 
-def _possible(solver: Solver, component: str, build: str) -> tuple[int, Sequence[str | None]]:
-    """Return the releases of a component, and which of them a build of torch can run with, as bits."""
-    problem = solver.pose(Request(constraints={c: Spec.parse("*") for c in (component, "torch")})).problem
-    place, torch = problem.names.index(component), problem.names.index("torch")
-    domains = problem.rules_net(Severity.ERROR).begin([(torch, problem.bit(torch, build))])
+def _possible(solver: Solver, component: str, beside: str, version: str) -> tuple[int, Sequence[str | None]]:
+    """Return the releases of a component, and which of them can be beside a version of another, as bits."""
+    problem = solver.pose(Request(constraints={c: Spec.parse("*") for c in (component, beside)})).problem
+    place, second = problem.names.index(component), problem.names.index(beside)
+    domains = problem.rules_net(Severity.ERROR).begin([(second, problem.bit(second, version))])
     return (domains[place] if domains is not None else 0), problem.values[place]
 
 
@@ -232,15 +233,15 @@ def _gpus(solver: Solver, build: str) -> list[int]:
     """Return the numbers of the architectures on which a build runs, none for one without CUDA."""
     if build.endswith("+cpu"):
         return []
-    mask, values = _possible(solver, "gpu", build)
+    mask, values = _possible(solver, "gpu", "torch", build)
     return [i for i, arch in enumerate(solver.compiled.versions["gpu"]) if mask >> values.index(arch) & 1]
 
 
-def _driver(solver: Solver, build: str) -> str:
-    """Return the oldest driver that the build runs with, or an empty text when it needs none or none is known."""
-    if build.endswith("+cpu"):
+def _driver(solver: Solver, component: str, version: str) -> str:
+    """Return the oldest driver that a build or a GPU needs, or an empty text when it needs none or none is known."""
+    if version.endswith("+cpu"):
         return ""
-    mask, values = _possible(solver, "driver", build)
+    mask, values = _possible(solver, "driver", component, version)
     lowest = (mask & -mask).bit_length() - 1
     return str(values[lowest]) if mask and mask != (1 << len(values)) - 1 else ""
 

@@ -273,8 +273,8 @@ PLANTED = "Zq7Xw9pLk3Vb"
     [
         "NGC_API_KEY: {}", "api_key: {}", "X-Api-Key: {}", "os.environ['HF_TOKEN'] = '{}'", "HF_TOKEN => {}",
         "machine h login u password {}", "curl -u u:{} https://h", "docker login -u me -p {}", '{{"auth": "{}"}}', "Cookie: a={}",
-        "//h/:_authToken={}", "AccountKey={}==", "https://h/t/{}/channel", "https://hooks.slack.com/services/T1/B2/{}",
-        "https://discord.com/api/webhooks/123/{}", "sk_live_{}", "dop_v1_{}", "pass={}", "--password {}", "https://u:{}@h/x.whl",
+        "//h/:_authToken={}", "AccountKey={}==", "https://h/t/{}/channel", "//h/api/t/{}/channel", "conda.example.org/t/{}/main", "https://hooks.slack.com/services/T1/B2/{}",
+        "https://discord.com/api/webhooks/123/{}", "sk_live_{}", "dop_v1_{}", "pass={}", "--password {}", "https://u:{}@h/x.whl", "https:/u:{}@h/r.txt",
         "x @ git+https://u:{}@h/x", "-r https://u:{}@h/r.txt", "Authorization: Bearer {}", "TORCH_HUB_TOKEN={}", "MASTER_PASSWORD={}",
         "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----", 'X="HF_TOKEN=\\"{}\\""',
     ],
@@ -304,3 +304,10 @@ def test_the_value_of_a_variable_in_two_fields_goes_by_its_name(text: str) -> No
 def test_a_harmless_variable_in_two_fields_stays() -> None:
     text = "- name: OMP_NUM_THREADS\n  value: 8\n- name: monkey\n  value: see"
     assert without_secrets(text) == text
+
+
+@pytest.mark.parametrize(
+    "path", ["/t/2026-runs/train.log", "/data/t/run1234/record.json", "see /home/u/t/py3.12-env/bin"]
+)
+def test_a_folder_that_is_called_t_is_no_token_of_a_channel(path: str) -> None:
+    assert without_secrets(path) == path

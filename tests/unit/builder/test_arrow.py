@@ -12,7 +12,7 @@ from build_helpers import options_in
 from envsmith.base.progress import EventKind
 from envsmith.builder import arrow as build
 from envsmith.builder import choice, locking
-from envsmith.errors import BuildError, ContentError, DataError, EngineError, UsageError
+from envsmith.errors import BuildError, ContentError, DataError, EngineError, StorageError, UsageError
 from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import UnsatisfiableError
@@ -77,6 +77,17 @@ def test_a_frozen_lock_is_built_though_no_base_for_a_new_one_can_be_had(world, t
 
     world.pythons = no_base
     assert build.build(options_in(tmp_path, frozen=True)).lock.digest == locked.lock.digest
+
+
+def test_a_folder_whose_record_cannot_be_taken_away_is_refused_with_another_place(world, tmp_path):
+    record = build.build(options_in(tmp_path)).directory / "record.json"
+    record.unlink()
+    record.mkdir()
+
+    with pytest.raises(StorageError, match="Cannot build in") as refused:
+        build.build(options_in(tmp_path, frozen=True))
+
+    assert f"--lock {record.parent} --output DIR" in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["", "lock.json", "renamed.json"])

@@ -83,8 +83,8 @@ def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
         (["check", "gpu==voodoo"], "h100"),
         (["check", "torch==2.6", "--json", "--format", "sarif"], "Cannot combine"),
         (["lock", "--framework", "deepspeed", "--quiet", "--verbose"], "Cannot combine"),
-        (["smoke", "--nodes"], "envsmith smoke --help"),
-        (["ci", "check", "--since"], "envsmith ci check --help"),
+        (["smoke", "--nodes"], "Give it a value: --nodes a,b,c|N."),
+        (["ci", "check", "--since"], "Give it a value: --since "),
         (["smoke", "--nodes", "a,b", "--import", "trainer"], "Cannot use --import with --nodes"),
         (["matrix", "show", "nonsense"], "not a cell id"),
         (["matrix", "list", "--framework", "tensorflow"], "--framework 'tensorflow'"),
@@ -468,3 +468,15 @@ def test_doctor_judges_an_environment_that_is_named_among_the_files(tmp_path, ca
     (tmp_path / "lib.log").write_text("ImportError: cannot import name '_get_socket_with_port'\n")
     run(["doctor", str(tmp_path)])
     assert f"environment of {tmp_path}/bin/python" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [(["solve", "--gpu"], "h100"), (["matrix", "site", "-o"], "DIRECTORY"), (["build", "--tier"], "bandwidth")],
+)
+def test_an_option_without_its_value_is_answered_with_what_it_takes(words, example, capsys):
+    assert run(words) == 2
+
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert hint.startswith("hint: Give it a value: ")
+    assert example in hint

@@ -56,6 +56,15 @@ def test_a_file_that_requires_nothing_is_said(tmp_path, capsys):
     assert "requirements.txt: no package is required there" in capsys.readouterr().err
 
 
+def test_a_list_that_names_no_package_is_no_request_unless_something_else_is_named(tmp_path, capsys):
+    empty = tmp_path / "requirements.txt"
+    empty.write_text("# later\n")
+
+    assert run(["pack", "-r", str(empty)]) == 2
+    assert "names no package" in capsys.readouterr().err
+    assert run(["solve", "torch", "-r", str(empty)]) == 0
+
+
 def test_an_environment_of_conda_is_a_file_of_requirements_too(tmp_path, capsys):
     (tmp_path / "environment.yml").write_text("dependencies: [python=3.11, pytorch=2.8.0]")
     code, answer = _solve(capsys, "-r", str(tmp_path / "environment.yml"))

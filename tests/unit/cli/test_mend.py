@@ -33,6 +33,8 @@ def _check(*arguments):
         ("torch==2.4.1", "--yes"),
         ("torch==2.4.1", "--keep", "torch"),
         ("--from", "requirements.txt", "--apply", "--undo"),
+        ("--from", "requirements.txt", "--undo", "--keep", "torch"),
+        ("--from", "requirements.txt", "torch==2.4.1", "--undo", "--yes"),
     ],
 )
 def test_options_without_effect_are_refused(arguments):
@@ -72,3 +74,8 @@ def test_undo_without_an_earlier_text_is_refused(tmp_path):
     path.write_text("torch\n")
 
     assert "no earlier text" in str(_check("--from", path, "--undo", "--yes").exception)
+    assert "no earlier text" in str(_check(path, "--undo").exception), "before anybody is asked"
+
+
+def test_an_option_without_its_file_is_answered_with_the_same_option():
+    assert _check("torch==2.4.1", "--undo").exception.hint.endswith("--undo.")

@@ -175,6 +175,33 @@ def test_what_the_table_offers_is_what_the_solver_solves(site):
             )
 
 
+def test_what_can_be_chosen_for_a_gpu_a_driver_and_a_python_is_what_has_an_answer(site):
+    from itertools import product
+
+    data = _data(site)
+    pythons = range(-1, len(data["pythons"]))
+    hosts = list(product([None, *data["gpus"]], [None, *data["hostDrivers"]], pythons))
+
+    def offers(masks, gpu, driver, python):
+        old = gpu and driver and Version(driver) < Version(data["gpuDrivers"][gpu])
+        return not old and any(
+            int(mask or "0", 16) >> max(python, 0) & (1 if python >= 0 else -1)
+            for (_, cuda, _), runs, needs, mask in zip(
+                data["builds"], data["runs"], data["drivers"], masks, strict=True
+            )
+            if not ((gpu or driver) and cuda == "cpu")
+            and not (gpu and data["archs"].index(data["gpus"][gpu]) not in runs)
+            and not (driver and needs and Version(driver) < Version(needs))
+        )
+
+    for framework in data["frameworks"]:
+        rows = [row.split(".") for row in framework["rows"]]
+        for (gpu, driver, python), answer in zip(hosts, framework["answers"], strict=True):
+            if gpu not in data["armGpus"]:
+                offered = any(offers(row, gpu, driver, python) for row in rows)
+                assert offered == (answer >= 0), (framework["name"], gpu, driver, python)
+
+
 @pytest.mark.parametrize("number", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_the_page_gives_the_answer_of_solve_for_seeded_requests(site, number):
     """A framework, a GPU, a driver and a Python, each of them or none."""

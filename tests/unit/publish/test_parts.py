@@ -31,7 +31,7 @@ MADE = dt.datetime(2026, 11, 21, 4, 5, 31, tzinfo=dt.timezone.utc)
 
 @pytest.fixture
 def bill(kit):
-    return make_sbom(kit.make_lock(), IMAGE, moment=MADE)
+    return make_sbom(kit.make_lock(), IMAGE, moment=MADE).raw
 
 
 def schema_error(bill):
@@ -59,7 +59,7 @@ def test_the_bill_lists_packages_with_every_hash_the_system_and_the_base(kit, bi
 
 
 def test_the_bill_is_the_same_bytes_each_time(kit, bill):
-    assert make_sbom(kit.make_lock(), IMAGE, moment=MADE) == bill
+    assert make_sbom(kit.make_lock(), IMAGE, moment=MADE).raw == bill
 
 
 def test_a_good_bill_has_no_differences(kit, bill):
@@ -88,7 +88,7 @@ SYSTEM = (OsPackage(name="g++:amd64", version="4:12.2.0-3"), OsPackage(name="tzd
 
 
 def test_the_bill_lists_every_package_that_was_read_from_the_image_with_its_architecture(kit):
-    bill = make_sbom(kit.make_lock(), IMAGE, moment=MADE, system=SYSTEM)
+    bill = make_sbom(kit.make_lock(), IMAGE, moment=MADE, system=SYSTEM).raw
     refs = {c["bom-ref"] for c in json.loads(bill)["components"] if c["bom-ref"].startswith("pkg:deb/")}
     assert refs == {
         "pkg:deb/debian/g%2B%2B@4:12.2.0-3?arch=amd64&distro=bookworm",
@@ -109,13 +109,14 @@ def test_a_base_of_packages_is_listed_as_its_packages_and_as_no_image(kit):
     packages = (OsPackage(name="libc6", version="2.36-9"),)
     base = dataclasses.replace(lock.base, name="packages", origin="packages", packages=packages)
     lock = dataclasses.replace(lock, base=base)
-    bill = make_sbom(lock, IMAGE, moment=MADE)
+    made = make_sbom(lock, IMAGE, moment=MADE)
+    bill = made.raw
     components = {c["bom-ref"]: c for c in json.loads(bill)["components"]}
     assert "pkg:deb/debian/libc6@2.36-9?distro=bookworm" in components
     assert "purl" not in components["base-image"]
     assert schema_error(bill) is None
     assert sbom_differences(bill, lock, IMAGE) == []
-    predicate = provenance(lock, b"{}", bill, finished=MADE)
+    predicate = provenance(lock, b"{}", made, finished=MADE)
     dependencies = predicate["buildDefinition"]["resolvedDependencies"]
     assert lock.base.digest[7:] not in {row["digest"]["sha256"] for row in dependencies if "digest" in row}
     assert {"uri": "pkg:deb/debian/libc6@2.36-9?distro=bookworm"} in dependencies
@@ -133,9 +134,9 @@ def test_a_base_of_packages_is_listed_as_its_packages_and_as_no_image(kit):
         (lambda p: p.update(resolvedDependencies=7), "envsmith did not write it"),
     ],
 )
-def test_a_provenance_that_says_otherwise_than_the_lock_is_named(kit, bill, edit, why):
+def test_a_provenance_that_says_otherwise_than_the_lock_is_named(kit, edit, why):
     lock = dataclasses.replace(kit.make_lock(), resolver="uv 0.13.9")
-    predicate = provenance(lock, b"{}", bill, finished=MADE)
+    predicate = provenance(lock, b"{}", make_sbom(lock, IMAGE, moment=MADE), finished=MADE)
     # uv stands last, by its version alone: nothing in the lock has its digest.
     assert predicate["buildDefinition"]["resolvedDependencies"][-1] == {"uri": "pkg:pypi/uv@0.13.9"}
     edit(predicate["buildDefinition"])
@@ -155,7 +156,7 @@ def test_a_provenance_that_says_otherwise_than_the_lock_is_named(kit, bill, edit
     ],
 )
 def test_a_bill_that_lists_other_packages_than_the_image_has_differs(kit, listed, why):
-    bill = make_sbom(kit.make_lock(), IMAGE, moment=MADE, system=listed)
+    bill = make_sbom(kit.make_lock(), IMAGE, moment=MADE, system=listed).raw
     assert sbom_differences(bill, kit.make_lock(), IMAGE, SYSTEM) == why
 
 
@@ -294,7 +295,7 @@ def compiled_lock(kit, **fields):
 
 def test_the_bill_says_from_whose_archive_and_how_a_distribution_was_compiled(kit):
     lock = compiled_lock(kit)
-    bill = make_sbom(lock, IMAGE, moment=MADE)
+    bill = make_sbom(lock, IMAGE, moment=MADE).raw
     # No package of the index: what has this name there is another program.
     (found,) = (c for c in json.loads(bill)["components"] if c["name"] == "apex")
     assert found["purl"] == "pkg:generic/apex@0.1"
@@ -316,7 +317,7 @@ def test_the_bill_says_from_whose_archive_and_how_a_distribution_was_compiled(ki
     ],
 )
 def test_another_archive_or_another_way_of_compiling_is_a_difference(kit, other, told):
-    bill = make_sbom(compiled_lock(kit), IMAGE, moment=MADE)
+    bill = make_sbom(compiled_lock(kit), IMAGE, moment=MADE).raw
     assert sbom_differences(bill, compiled_lock(kit, **other), IMAGE) == told
 
 

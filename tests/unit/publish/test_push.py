@@ -232,10 +232,16 @@ def test_a_cell_without_a_record_is_not_published(kit, tmp_path, keys, capsys):
 
 
 def test_a_failed_record_is_refused_before_the_image_is_asked_for(kit, tmp_path, keys, capsys):
-    cell = kit.make_cell(tmp_path / "cell2", record={"passed": False, "summary": "rank 2 never entered"})
+    failure = {"rung": "collectives(cpu)", "symptom": "NCCL timed out", "log": ["rank 2 waits", "rank 2 is killed"]}
+    changes = {"passed": False, "summary": "rank 2 never entered", "failure": failure}
+    cell = kit.make_cell(tmp_path / "cell2", record=changes)
     (cell / "oci" / "index.json").unlink()
     assert run(["publish", str(cell), "--to", "127.0.0.1:9/x", "--key", str(keys[0])]) == 1
-    assert "rank 2 never entered" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert all(
+        text in printed for text in ("rank 2 never entered", "NCCL timed out", "rank 2 is killed", "record.json")
+    )
+    assert "build --oci" not in printed
 
 
 @pytest.mark.parametrize("name", ["manifest", "config"])

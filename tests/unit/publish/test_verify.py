@@ -540,7 +540,7 @@ def test_what_cosign_lists_without_its_type_is_read_all_the_same(published, keys
 def test_a_bill_that_hides_a_package_of_the_image_is_refused(kit, published, keys):
     claim = published.done.claim
     system = (OsPackage(name="g++", version="4:12.2.0-3"), OsPackage(name="more", version="1"))
-    bill = make_sbom(kit.make_lock(), claim.image, moment=claim.recorded, system=system)
+    bill = make_sbom(kit.make_lock(), claim.image, moment=claim.recorded, system=system).raw
     parts = {**claim.parts, "sbom.cdx.json": describe(bill, SBOM_ARTIFACT)}
     hiding = dataclasses.replace(claim, parts=parts, attests={})
     del published.manifests["cells", attached(published, STATEMENT)[0]]

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from envsmith.cli.solve import solve
 from envsmith.model.cell import Machine, Request
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.solver import solve as api_solve
 
@@ -119,3 +120,23 @@ def test_there_are_forty_cases_and_more_each_with_its_reason():
 
 def _admits(spec, version):
     return version is not None and Spec.parse(spec).contains(version)
+
+
+def test_what_works_instead_is_what_its_wish_gives_on_the_machine():
+    machine = Machine(pythons=("3.11",))
+    with pytest.raises(UnsatisfiableError) as refused:
+        api_solve(Request(constraints={"torch": "2.15.0"}, driver="525.60.13", machine=machine))
+    (repair,) = refused.value.refusal.repairs
+
+    (change,) = repair.changes
+    again = api_solve(Request(constraints={"torch": change.new}, driver="525.60.13", machine=machine))
+
+    assert repair.cell.components["python"] == "3.11"
+    assert again.cell.id == repair.cell.id
+
+
+def test_a_gpu_that_no_torch_was_built_for_is_answered_with_the_nearest():
+    with pytest.raises(UnsatisfiableError) as refused:
+        api_solve(Request(frameworks=["torch"], gpus=("sm_35",)))
+
+    assert refused.value.refusal.repairs[0].message == "gpu sm_37 instead of sm_35"

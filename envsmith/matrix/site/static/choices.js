@@ -90,12 +90,14 @@ const EMPTY = {
 let state = { ...EMPTY, tool: "venv" };
 const unfolded = new Set(); // axes whose older choices are shown
 
+// Whether the driver that is chosen is older than the GPU.
+const unknownGpu = (s) => s.gpu && s.driver && older(s.driver, D.gpuDrivers[s.gpu]);
 // Every full choice that agrees with the state, but for what `free` says otherwise.
 function* options(free) {
   const s = { ...state, ...free },
     arch = s.gpu ? D.archs.indexOf(D.gpus[s.gpu]) : -1;
   const rows = masksOf(s);
-  if (!onArm(s) && D.armGpus.includes(s.gpu)) return;
+  if ((!onArm(s) && D.armGpus.includes(s.gpu)) || unknownGpu(s)) return;
   for (let r = 0; r < rows.length; r++) {
     if (s.release !== null && s.release !== r) continue;
     for (let b = 0; b < D.builds.length; b++) {
@@ -201,6 +203,7 @@ function instead(axis, value) {
   return possible(alone) ? { change: alone, words: "Choose only this" } : null;
 }
 function detail(axis, other, s) {
+  if (unknownGpu(s)) return `${label("gpu", s.gpu)} needs driver ${D.gpuDrivers[s.gpu]} or newer. `;
   if (axis === "driver" || other === "driver") {
     const build = best({ ...s, driver: null });
     if (build && D.drivers[build.b])

@@ -3,7 +3,7 @@ window.ENVSMITH_FIND = (() => {
   "use strict";
   const results = $("results");
   const tokens = (text) => [...new Set(text.toLowerCase().match(/[a-z_][\w.-]+\w|\d[\w.]*/g) || [])];
-  // Texts with the most, and the rarest, words of the query come first.
+  // Texts with the most, and the rarest, words of the query come first. One word of several says nothing.
   function search(query, texts, share) {
     const sets = texts.map((text) => new Set(tokens(text))),
       weight = new Map();
@@ -13,13 +13,16 @@ window.ENVSMITH_FIND = (() => {
     }
     const total = query.reduce((sum, word) => sum + weight.get(word), 0);
     const hits = sets
-      .map((set, number) => [query.reduce((sum, word) => sum + (set.has(word) ? weight.get(word) : 0), 0), number])
-      .filter(([score]) => score > 0 && score >= total * share)
+      .map((set, number) => [query.filter((word) => set.has(word)), number])
+      .filter(([shared]) => shared.length >= Math.min(2, query.length))
+      .map(([shared, number]) => [shared.reduce((sum, word) => sum + weight.get(word), 0), number])
+      .filter(([score]) => score >= total * share)
       .sort((a, b) => b[0] - a[0]);
     return hits.filter(([score]) => score >= hits[0][0] / 2).map(([, number]) => number);
   }
   // "deepspeed 0.16 torch 2.5 h100" as choices: each word that names an axis, with the newest release that begins so.
-  function choicesIn(text) {
+  // Of a release that is not here the series is taken, and told in unlisted.
+  function choicesIn(text, unlisted) {
     const found = {},
       aliases = { pytorch: "torch", py: "python", "colossal-ai": "colossalai", megatron: "megatron-core" };
     for (const [, word, version] of text
@@ -28,8 +31,14 @@ window.ENVSMITH_FIND = (() => {
       const name = aliases[word] || word,
         framework = D.frameworks.findIndex((f) => f.name === name || f.short === name);
       const pick = (values) => {
-        const place = values.findIndex((value) => version && `${value}.`.startsWith(version.replace(/\.?$/, ".")));
-        return place < 0 ? null : place;
+        const parts = (version || "").split(".").filter(Boolean);
+        for (let kept = parts.length; kept >= Math.min(2, parts.length); kept--) {
+          const place = values.findIndex((value) => `${value}.`.startsWith(parts.slice(0, kept).join(".") + "."));
+          if (place < 0) continue;
+          if (kept < parts.length) unlisted.push(`${word} ${version}`);
+          return place;
+        }
+        return null;
       };
       const gpu = (name + (version || "")).replace(/[\s-]/g, "");
       if (name === "torch" && version) found.torch = pick(D.torches);
@@ -47,7 +56,8 @@ window.ENVSMITH_FIND = (() => {
     return Object.keys(found).length && Object.values(found).every((value) => value !== null) ? found : null;
   }
   function releaseItems(text) {
-    const found = choicesIn(text),
+    const unlisted = [],
+      found = choicesIn(text, unlisted),
       items = [];
     if (!found) return items;
     const base = { ...EMPTY, tool: state.tool, framework: state.framework, ...found },
@@ -66,6 +76,7 @@ window.ENVSMITH_FIND = (() => {
       item(
         "#" + hash(base),
         el("b", {}, name(base)),
+        unlisted.length ? `Not on this page: ${unlisted.join(", ")}. This is the newest of its series.` : "",
         option ? `Best match: ${cellId(option)}` : "These do not work together. See why.",
       ),
     );
@@ -82,7 +93,11 @@ window.ENVSMITH_FIND = (() => {
     el(
       "li",
       {},
-      el("a", { href }, ...children.map((child) => (typeof child === "string" ? el("span", {}, child) : child))),
+      el(
+        "a",
+        { href },
+        ...children.filter(Boolean).map((child) => (typeof child === "string" ? el("span", {}, child) : child)),
+      ),
     );
   function find(text) {
     if (box.value !== text) box.value = text;
