@@ -9,7 +9,6 @@ from packaging.version import Version
 
 from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.graph.releases import YANKED_FIX, yanked_cause
-from envsmith.lock.index.array_abi import built_for
 from envsmith.lock.index.asked_names import twice
 from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import IndexFile, PackageIndex, yanked_text
@@ -21,11 +20,12 @@ from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking
+from envsmith.project.published_compiled import CompiledRelease
 from envsmith.project.published_later import barred_later
 from envsmith.project.published_stated import Stated, day_of, declared, stated_python, stated_releases
 
-# A person waits: how many bytes of an sdist, of sources and of compiled files are worth reading.
-_MAX_SDIST, _MAX_SOURCES, _MAX_COMPILED = 8 << 20, 24 << 20, 24 << 20
+# A person waits: how many bytes of an sdist and of sources are worth reading.
+_MAX_SDIST, _MAX_SOURCES = 8 << 20, 24 << 20
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 
@@ -55,7 +55,9 @@ class IndexRelease:
         with suppress(ContentError):  # a line of its METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
         try:
-            errors = errors or self._built_for_numpy_1(stated, python, platform) or twice(self._lacking, versions)
+            errors = errors or [*self._misbuilt(stated, python, platform)]
+            if not any(error.severity is Severity.ERROR for error in errors):
+                errors += twice(self._lacking, versions)
         finally:
             yield from errors
             faulty = {component for error in errors for component in error.components}
@@ -124,30 +126,30 @@ class IndexRelease:
                 stage="import",
             )
 
-    def _built_for_numpy_1(self, stated: Stated, python: str | None, platform: Platform) -> list[Finding]:
-        """Return that its compiled files for the stated Python, else the newest one, were built for numpy 1 beside numpy 2."""
-        component, present = stated.get("numpy", ("", Version("0")))
-        wheels = linux_wheels(self._all).get(platform, ()) if present.major > 1 else ()
+    def _compiled(self, python: str | None, platform: Platform) -> CompiledRelease | None:
+        """Return its wheel for the stated Python, else for the newest one, where it has compiled wheels."""
         tag = f"-cp{(python or '3').replace('.', '')}"
+        wheels = linux_wheels(self._all).get(platform, ())
         fitting = [f for f in wheels if tag in f.filename and "t-" not in f.filename and "musl" not in f.filename]
-        file, built = fitting[-1] if fitting else self._file, ""
-        with suppress(NetworkError):
-            built = twice(lambda url: built_for(url, self._fetcher, budget=_MAX_COMPILED), file.url) if fitting else ""
-        if built != "one":
-            return []
-        return [
-            Finding(
-                rule="release-arrays",
-                severity=Severity.ERROR,
-                components={self.name: self.version, component: str(present)},
-                needs={component: "<2"},
-                message=f"{self.name} {self.version} cannot be imported: {file.filename} was built for numpy 1; "
-                f"{component} {present} is there",
-                evidence=(self._evidence(EvidenceKind.MEASURED, file),),
-                fix=f"Install {component}<2, or another release of {self.name}.",
-                stage="import",
-            )
-        ]
+        if not fitting:
+            return None
+        return CompiledRelease(
+            name=self.name,
+            version=self.version,
+            file=fitting[-1],
+            fetcher=self._fetcher,
+            evidence=self._evidence(EvidenceKind.MEASURED, fitting[-1]),
+        )
+
+    def _misbuilt(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
+        """Yield that its compiled files were built for numpy 1 beside numpy 2, or do not link with the stated torch."""
+        (component, numpy), (_, torch) = (stated.get(name, ("", None)) for name in ("numpy", "torch"))
+        compiled = self._compiled(python, platform) if torch or (numpy and numpy.major > 1) else None
+        if compiled and numpy and numpy.major > 1:
+            yield from compiled.built_for_numpy_1(component, str(numpy))
+        if compiled and torch:
+            with suppress(NetworkError, ContentError):  # its sources can be read all the same
+                yield from compiled.not_linking(str(torch), platform.value)
 
     def _lacking(self, versions: Mapping[str, str]) -> list[Finding]:
         """Return what surely runs at its import and takes what the stated versions lack, else what its functions take."""
