@@ -16,6 +16,7 @@ from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.doctor.read.lines import component_of
 from envsmith.knowledge.graph.load import components
 from envsmith.model.finding import Finding, Judgement
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 from envsmith.project.published import judge_published
 from envsmith.solver import check
@@ -43,7 +44,7 @@ def judge_breakage(record: Mapping[str, Any], *, index: bool = False) -> Breakag
     """Judge a record's sets. With ``index`` the package index is asked for releases that the graph does not know."""
     bad, good = (_judged(record.get(side), record, index=index) for side in ("bad", "good"))
     wanted = record.get("culprit") or [r.partition("==")[0] for r in record.get("bad") or ()]
-    names = frozenset(component_of(name) or name for name in wanted)
+    names = frozenset(component_of(name) or normal_name(name) for name in wanted)
     return Breakage(record=record, bad=bad, good=good, outcome=_outcome(bad, names) if bad else "")
 
 

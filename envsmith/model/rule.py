@@ -133,6 +133,11 @@ class Rule:
         """Return every component any row speaks of, in order of first mention."""
         return tuple(dict.fromkeys(c for row in self.rows for c in row.scope))
 
+    @property
+    def needed(self) -> frozenset[str]:
+        """Return the components of which a row says what is needed."""
+        return frozenset(name for row in self.rows for name in row.needs)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tested:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.knowledge.graph.load import components, version_graph
@@ -17,8 +17,23 @@ from envsmith.net.http import NotFoundError
 from envsmith.project.code.judge_uses import component_name
 from envsmith.project.published_release import IndexRelease
 
-# A person waits: how many releases are asked for, and the seconds after which no further one is.
-_MOST, _LONGEST = 8, 40.0
+# A person waits: how many releases are asked for, the seconds after which no further one is, and the failures in a row.
+_MOST, _LONGEST, _FAILURES = 8, 40.0, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Question:
+    """What one release on the index is asked. Of a ``measured`` release it is only what later ones bar."""
+
+    name: str
+    version: str
+    measured: bool
+    answer: Callable[[IndexRelease], Iterable[Finding]]
+
+    def __str__(self) -> str:
+        """Return it as the beginning of a sentence."""
+        of = f"{self.name} {self.version}"
+        return f"what later releases of {of} bar" if self.measured else f"what {of} asks for"
 
 
 def judge_published(
@@ -35,35 +50,43 @@ def judge_published(
     faulty = {name for f in judgement.findings if f.severity is Severity.ERROR for name in f.components}
     findings: list[Finding] = []
     unknown: list[str] = []
-    what = ""
-    unmeasured = version_graph().unknown_releases(versions)
-    subjects = set(map(component_name, unmeasured))
-    measured = _measured(versions, subjects)
-    end = clock() + _LONGEST
-    try:
-        for name, version in [*unmeasured.items()][:_MOST]:
-            what = f"what {name} {version} asks for"
-            if component_name(name) in faulty:
-                continue
-            _refuse_late(end - clock())
-            if release := _release(find(), name, version):
-                findings.extend(release.faults(versions, platform))  # as far as they come
-            else:
-                unknown.append(f"{what}: the package index has no such release")
-                subjects.discard(component_name(name))
-        for name, version in [*measured.items()][: _MOST if subjects else 0]:
-            what = f"what later releases of {name} {version} bar"
-            _refuse_late(end - clock())
-            if release := _release(find(), name, version):
-                findings += release.barred(versions, platform, subjects)
-    except EnvsmithError as error:  # whoever waits has waited once
-        unknown.append(f"{what}: the package index did not say, {error.reason}")
+    subjects = set(map(component_name, version_graph().unknown_releases(versions)))
+    failures, end = 0, clock() + _LONGEST
+    for question in _questions(versions, platform, faulty, subjects):
+        try:
+            _refuse(failures, end - clock())
+            if release := _release(find(), question.name, question.version):
+                findings.extend(question.answer(release))  # as far as they come
+            elif not question.measured:
+                unknown.append(f"{question}: the package index has no such release")
+                subjects.discard(component_name(question.name))
+            failures = 0
+        except EnvsmithError as error:  # noqa: PERF203 - few questions
+            failures += 1
+            unknown.append(f"{question}: the package index did not say, {error.reason}")
     return replace(
         judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
     ).settled()
 
 
-def _refuse_late(seconds_left: float) -> None:
+def _questions(
+    versions: Mapping[str, str], platform: Platform, faulty: Container[str], subjects: Set[str]
+) -> Iterator[_Question]:
+    """Yield what is asked. What later releases bar is asked where one of ``subjects``, looked at then, is there."""
+    unmeasured, measured = version_graph().unknown_releases(versions), _measured(versions, frozenset(subjects))
+    own = [(name, version) for name, version in unmeasured.items() if component_name(name) not in faulty]
+    for name, version in own[:_MOST]:
+        yield _Question(name=name, version=version, measured=False, answer=lambda r: r.faults(versions, platform))
+    for name, version in [*measured.items()][: _MOST if subjects else 0]:
+        yield _Question(
+            name=name, version=version, measured=True, answer=lambda r: r.barred(versions, platform, subjects)
+        )
+
+
+def _refuse(failures: int, seconds_left: float) -> None:
+    """Raise ``NetworkError`` where whoever waits has waited enough."""
+    if failures >= _FAILURES:
+        raise NetworkError("Cannot read the package index: it failed for those before.")
     if seconds_left < 0:
         raise NetworkError(f"Cannot read the package index: it took more than {_LONGEST:.0f} s for the others.")
 

@@ -5,40 +5,29 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envsmith.errors import ContentError, NetworkError
-from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.knowledge.graph.releases import YANKED_FIX, yanked_cause
-from envsmith.lock.index.array_abi import built_for
 from envsmith.lock.index.asked_names import twice
 from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import IndexFile, PackageIndex, yanked_text
-from envsmith.lock.index.markers import holds
 from envsmith.lock.index.release_sources import open_archive
 from envsmith.lock.index.torch_wheel import linux_wheels
 from envsmith.model.cell import Platform
-from envsmith.model.component import Role
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.model.version import minor_of
 from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking
-from envsmith.project.published_later import Declared, barred_later
+from envsmith.project.published_compiled import CompiledRelease
+from envsmith.project.published_later import barred_later
+from envsmith.project.published_stated import Stated, day_of, declared, stated_python, stated_releases
 
-# A person waits: how many bytes of an sdist, of sources and of compiled files are worth reading.
-_MAX_SDIST, _MAX_SOURCES, _MAX_COMPILED = 8 << 20, 24 << 20, 24 << 20
+# A person waits: how many bytes of an sdist and of sources are worth reading.
+_MAX_SDIST, _MAX_SOURCES = 8 << 20, 24 << 20
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
-# Of a marker, where no Python is stated.
-_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
-
-
-# Exact versions by the normalised names that requirements have, each with the name of its component.
-Stated = Mapping[str, tuple[str, Version]]
 
 
 class IndexRelease:
@@ -61,12 +50,14 @@ class IndexRelease:
         And what a later release of it bars, where its files cannot be read too.
         """
         yield from self._withdrawal()
-        stated, python = _by_distribution(versions), _python(versions)
+        stated, python = stated_releases(versions), stated_python(versions)
         errors: list[Finding] = []
         with suppress(ContentError):  # a line of its METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
         try:
-            errors = errors or self._built_for_numpy_1(stated, python, platform) or twice(self._lacking, versions)
+            errors = errors or [*self._misbuilt(stated, python, platform)]
+            if not any(error.severity is Severity.ERROR for error in errors):
+                errors += twice(self._lacking, versions)
         finally:
             yield from errors
             faulty = {component for error in errors for component in error.components}
@@ -94,22 +85,8 @@ class IndexRelease:
             sha256=read.sha256,
         )
 
-    def _declared(self, file: IndexFile, python: str | None, platform: Platform) -> Declared:
-        """Return what a release declares, by distribution and for ``python``, on each Python that may be meant."""
-        facts = read_release(self._fetcher, file)
-        of_python = SpecifierSet(facts.requires_python or "")
-        minors = [python] if python else [minor for minor in _PYTHONS if of_python.contains(minor)]
-        requirements = [(normal_name(r.name), r) for r in map(Requirement, facts.requires)]
-        declared: Declared = {"python": [of_python]}
-        for name in dict.fromkeys(name for name, _ in requirements):
-            lines = [r for of, r in requirements if of == name]
-            clauses = [[str(r.specifier) for r in lines if holds(r.marker, m, platform)] for m in minors]
-            if clauses and all(clauses):
-                declared[name] = [SpecifierSet(",".join(filter(None, each))) for each in clauses]
-        return declared
-
     def _contradictions(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
-        for name, specifiers in self._declared(self._file, python, platform).items():
+        for name, specifiers in declared(read_release(self._fetcher, self._file), python, platform).items():
             component, present = stated.get(name, ("", None))
             if present is not None and not any(each.contains(present, prereleases=True) for each in specifiers):
                 specifier = specifiers[0]
@@ -126,14 +103,14 @@ class IndexRelease:
 
     def barred(self, versions: Mapping[str, str], platform: Platform, among: Container[str]) -> Iterator[Finding]:
         """Yield a warning for each release ``among`` the stated ones that a later release of it bars, out meanwhile."""
-        stated, python = _by_distribution(versions), _python(versions)
+        stated, python = stated_releases(versions), stated_python(versions)
         others = {name: release for name, (of, release) in stated.items() if of in among and of != self.name}
         bounds = barred_later(
             self._text,
             self._files,
             others,
-            lambda file: self._declared(file, python, platform),
-            lambda name: _day_of(self._packages, name, *stated[name]),
+            lambda file: declared(read_release(self._fetcher, file), python, platform),
+            lambda name: day_of(self._packages, name, *stated[name]),
         )
         for bound in bounds:
             component, present = stated[bound.distribution]
@@ -149,30 +126,30 @@ class IndexRelease:
                 stage="import",
             )
 
-    def _built_for_numpy_1(self, stated: Stated, python: str | None, platform: Platform) -> list[Finding]:
-        """Return that its compiled files for the stated Python, else the newest one, were built for numpy 1 beside numpy 2."""
-        component, present = stated.get("numpy", ("", Version("0")))
-        wheels = linux_wheels(self._all).get(platform, ()) if present.major > 1 else ()
+    def _compiled(self, python: str | None, platform: Platform) -> CompiledRelease | None:
+        """Return its wheel for the stated Python, else for the newest one, where it has compiled wheels."""
         tag = f"-cp{(python or '3').replace('.', '')}"
+        wheels = linux_wheels(self._all).get(platform, ())
         fitting = [f for f in wheels if tag in f.filename and "t-" not in f.filename and "musl" not in f.filename]
-        file, built = fitting[-1] if fitting else self._file, ""
-        with suppress(NetworkError):
-            built = twice(lambda url: built_for(url, self._fetcher, budget=_MAX_COMPILED), file.url) if fitting else ""
-        if built != "one":
-            return []
-        return [
-            Finding(
-                rule="release-arrays",
-                severity=Severity.ERROR,
-                components={self.name: self.version, component: str(present)},
-                needs={component: "<2"},
-                message=f"{self.name} {self.version} cannot be imported: {file.filename} was built for numpy 1; "
-                f"{component} {present} is there",
-                evidence=(self._evidence(EvidenceKind.MEASURED, file),),
-                fix=f"Install {component}<2, or another release of {self.name}.",
-                stage="import",
-            )
-        ]
+        if not fitting:
+            return None
+        return CompiledRelease(
+            name=self.name,
+            version=self.version,
+            file=fitting[-1],
+            fetcher=self._fetcher,
+            evidence=self._evidence(EvidenceKind.MEASURED, fitting[-1]),
+        )
+
+    def _misbuilt(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
+        """Yield that its compiled files were built for numpy 1 beside numpy 2, or do not link with the stated torch."""
+        (component, numpy), (_, torch) = (stated.get(name, ("", None)) for name in ("numpy", "torch"))
+        compiled = self._compiled(python, platform) if torch or (numpy and numpy.major > 1) else None
+        if compiled and numpy and numpy.major > 1:
+            yield from compiled.built_for_numpy_1(component, str(numpy))
+        if compiled and torch:
+            with suppress(NetworkError, ContentError):  # its sources can be read all the same
+                yield from compiled.not_linking(str(torch), platform.value)
 
     def _lacking(self, versions: Mapping[str, str]) -> list[Finding]:
         """Return what surely runs at its import and takes what the stated versions lack, else what its functions take."""
@@ -203,30 +180,3 @@ def import_root(project: str, paths: Sequence[str]) -> str:
     tops = [place for place in (*folders, *modules) if "/" not in place and place not in _ASIDE]
     named = [place for place in (*tops, *folders) if normal_name(place.replace("/", "-")) == project]
     return next(iter(named or (tops if len(tops) == 1 else ())), "").replace("/", ".")
-
-
-def _day_of(packages: PackageIndex, distribution: str, component: str, release: Version) -> str:
-    """Return the day on which a stated release came out, ``""`` where nobody tells."""
-    graph_name = minor_of(str(release)) if component == "python" else release.public
-    if day := version_graph().released_on(component, graph_name):
-        return day
-    with suppress(NotFoundError):
-        of_project = packages.project(distribution).releases().items()
-        return min((f.day or "" for text, files in of_project if Version(text) == release for f in files), default="")
-    return ""
-
-
-def _by_distribution(versions: Mapping[str, str]) -> Stated:
-    """Return the exact versions by the normalised names that requirements have, each with the name of its component."""
-    stated: dict[str, tuple[str, Version]] = {}
-    for name, text in versions.items():
-        component = components().find(name)
-        if text[:1].isdigit() and not (component and component.role is Role.HOST):
-            names = (*component.distributions, component.name) if component else (name,)
-            stated |= {normal_name(each): (component.name if component else name, Version(text)) for each in names}
-    return stated
-
-
-def _python(versions: Mapping[str, str]) -> str | None:
-    python = versions.get("python", "")
-    return minor_of(python) if python[:1].isdigit() else None

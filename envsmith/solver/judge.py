@@ -554,7 +554,8 @@ def _repair(
         *avoided(problem, {}),  # of the set they may stay: the passes without these masks allow them
     )
     repairs = case.solver.repairs(posed, warned=warned)
-    for repair in sorted(repairs, key=lambda r: _dearness(roles, r)):
+    needed = {n for g in problem.groups if g.rule in broken for n in case.solver.graph.rule(g.rule).needed}
+    for repair in sorted(repairs, key=lambda r: _dearness(roles, needed, r)):
         followers = _followers(case, repair, read_given(case.solver, versions))
         message = repair.message or " and ".join(f"{c.component} {c.new} instead of {c.old}" for c in followers)
         complete = replace(repair, changes=(*repair.changes, *followers), message=message)
@@ -587,14 +588,19 @@ def _followers(case: JudgementDraft, repair: Repair, subject: Given) -> list[Cha
     return [Change(component=n, old=text[n], new=new.get(n)) for n in followers]
 
 
-def _dearness(roles: Mapping[str, Role], repair: Repair) -> tuple[int, int, int]:
-    """Return what sorts repairs: few changes, companions, a framework upwards, torch upwards, anything downwards."""
+def _dearness(roles: Mapping[str, Role], needed: Collection[str], repair: Repair) -> tuple[int, int, int]:
+    """Return what sorts repairs: few changes, companions, a framework upwards, torch upwards, anything downwards.
+
+    A framework that rules say is ``needed`` goes upwards before a companion that wants it goes downwards.
+    """
 
     def dear(change: Change) -> int:
-        role = roles.get(change.component)
+        role, is_older = roles.get(change.component), _is_older(change.new, change.old)
         if role in (Role.COMPANION, Role.HOST):
-            return 0
-        return 3 if _is_older(change.new, change.old) else 1 if role is Role.FRAMEWORK else 2
+            return int(role is Role.COMPANION and is_older and change.component not in needed)
+        if role is Role.FRAMEWORK and not is_older:
+            return int(change.component not in needed)
+        return 3 if is_older else 2
 
     each = [dear(change) for change in repair.changes]
     return len(each), max(each, default=0), sum(each)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import operator
 import re
 import zlib
 from bisect import bisect_right
@@ -20,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,13 @@ class ModuleLines:
         """Return the releases that have the module."""
         at = self._text.find("\n\n")
         return self._bits_at(at) if at >= 0 else 0
+
+    @cached_property
+    def described(self) -> int:
+        """Return the releases of which the file says more than that they have the module, compiled or with stars."""
+        blocks = (block.partition("\n") for block in self._text.split("\n@")[1:])
+        bits = (bits_of(head) for head, _, lines in blocks if re.search(r"^[^*\n]", lines, re.MULTILINE))
+        return reduce(operator.or_, bits, 0)
 
     def of(self, name: str) -> tuple[tuple[str, int], ...]:
         """Return the bodies of a name, each with the releases that have it."""

@@ -240,16 +240,18 @@ class Walk:
         """Return what star imports bring, and the releases in which the module makes names at run time."""
         places: list[NamePlace] = []
         unknown = 0
-        # A name that the stub of another release has would be in this one too, and a private one is not brought.
-        stubbed = star and (name.startswith("_") or bool(facts.of(name)))
+        # A name that the stub of another release has would be in that of this one too, and a private one is not brought.
+        stubbed = 0 if not star else bits if name.startswith("_") else facts.described if facts.of(name) else 0
         for body, having in facts.of("*"):
             covered = having & bits
             if not covered:
                 continue
             if star and body.startswith("-"):
                 continue
-            if body.lstrip("-") == "?" or (body == "!" and not stubbed):
+            if body.lstrip("-") == "?":
                 unknown |= covered
+            elif body == "!":
+                unknown |= covered & ~stubbed
             elif body.startswith("?"):
                 unknown |= covered if name.endswith(body[1:]) and not star else 0
             elif body.lstrip("-").startswith(">"):

@@ -84,7 +84,7 @@ def _torch(
 
 def _failing(needs: WheelNeeds, fit: Fit, every: Iterable[Fit]) -> Finding:
     first = fit.missing[0]
-    spec = _linking(every)
+    spec = linking_spec(every)
     fix = f"Use torch {spec}, " if spec else "Use "
     finding = _error(
         needs,
@@ -105,7 +105,7 @@ def _lack(first: Missing, fit: Fit) -> str:
     return f"{first.member} needs {', '.join(first.libraries)}, which this build does not bring"
 
 
-def _linking(every: Iterable[Fit]) -> str:
+def linking_spec(every: Iterable[Fit]) -> str:
     """Return the releases whose measured builds have what a wheel needs, as a spec."""
     findings = list(every)
     return spec_of(
@@ -115,7 +115,7 @@ def _linking(every: Iterable[Fit]) -> str:
 
 
 def _builds(needs: WheelNeeds, every: list[Fit]) -> Finding:
-    spec = _linking(every)
+    spec = linking_spec(every)
     last = every[-1].build if every else None
     if not spec:
         return _error(

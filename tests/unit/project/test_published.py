@@ -400,13 +400,36 @@ def test_who_has_waited_long_hears_what_was_not_asked():
     )
 
 
-def test_an_index_that_does_not_answer_is_asked_once():
+def test_an_index_that_fails_twice_in_a_row_is_not_asked_again():
     asked = []
 
     def find() -> Index:
         asked.append(1)
         raise NetworkError("Cannot ask the package index: it is gone.")
 
-    judge_published({"nobody-a": "1", "nobody-b": "1"}, Judgement(status="ok"), Platform.LINUX_64, find)
+    judgement = judge_published(
+        {"nobody-a": "1", "nobody-b": "1", "nobody-c": "1"}, Judgement(status="ok"), Platform.LINUX_64, find
+    )
 
-    assert len(asked) == 1
+    assert len(asked) == 2
+    assert judgement.unknown[1:] == (
+        "what nobody-b 1 asks for: the package index did not say, it is gone",
+        "what nobody-c 1 asks for: the package index did not say, it failed for those before",
+    )
+
+
+def test_a_failure_for_one_release_ends_no_question_about_another():
+    packages = Packages(index_of("1.2", python=">=3.12"), library("old = 1"))
+    packages.by_name["nobody-answers"] = Unreadable()
+
+    judgement = judged(packages, "nobody-answers==1 nobody-knows==1.2 python==3.11")
+
+    assert [f.rule for f in judgement.findings] == ["release-declares"]
+    assert judgement.unknown == ("what nobody-answers 1 asks for: the package index did not say, its page is cut",)
+
+
+class Unreadable:
+    """A project whose page nobody can read."""
+
+    def project(self, name: str) -> IndexProject:
+        raise NetworkError(f"Cannot read the page of {name}: its page is cut.")

@@ -58,13 +58,21 @@ def test_a_stub_of_another_release_says_which_names_a_compiled_module_lacks(tmp_
     index = index_of(
         tmp_path,
         {"pkg": "from ._c import *", "pkg._c": "x = 1"},
-        {"pkg": "from ._c import *", "pkg._c": ""},
+        {"pkg": "from ._c import *", "pkg._c": "z = 1"},
         compiled="pkg._c",
     )
 
     assert (index.ask("pkg.x").present, index.ask("pkg.x").absent) == ({"1.0"}, {"2.0"})
     assert index.ask("pkg.y").unknown == {"1.0", "2.0"}
     assert index.ask("pkg._y").absent == {"1.0", "2.0"}
+
+
+def test_of_a_release_whose_compiled_module_has_no_stub_nothing_is_said():
+    answer = NameIndex.installed().ask("torch.ByteTensor")
+
+    assert answer is not None
+    assert {"1.0.0", "1.5.1"} <= answer.unknown
+    assert "1.6.0" in answer.present
 
 
 def test_nothing_is_said_of_a_module_that_another_one_may_make(tmp_path):

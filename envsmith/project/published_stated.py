@@ -1,0 +1,68 @@
+"""The stated versions as requirements name them, and what a release declares, each on every Python that may be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from envsmith.knowledge.graph.load import components, version_graph
+from envsmith.lock.index.distribution import ReleaseFacts
+from envsmith.lock.index.index import PackageIndex
+from envsmith.lock.index.markers import holds
+from envsmith.model.cell import Platform
+from envsmith.model.component import Role
+from envsmith.model.project_name import normal_name
+from envsmith.model.version import minor_of
+from envsmith.net.http import NotFoundError
+from envsmith.project.published_later import Declared
+
+# Of a marker, where no Python is stated.
+_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
+# Exact versions by the normalised names that requirements have, each with the name of its component.
+Stated = Mapping[str, tuple[str, Version]]
+
+
+def declared(facts: ReleaseFacts, python: str | None, platform: Platform) -> Declared:
+    """Return what a release declares, by distribution and for ``python``, on each Python that may be meant."""
+    of_python = SpecifierSet(facts.requires_python or "")
+    minors = [python] if python else [minor for minor in _PYTHONS if of_python.contains(minor)]
+    requirements = [(normal_name(r.name), r) for r in map(Requirement, facts.requires)]
+    bounds: Declared = {"python": [of_python]}
+    for name in dict.fromkeys(name for name, _ in requirements):
+        lines = [r for of, r in requirements if of == name]
+        clauses = [[str(r.specifier) for r in lines if holds(r.marker, m, platform)] for m in minors]
+        if clauses and all(clauses):
+            bounds[name] = [SpecifierSet(",".join(filter(None, each))) for each in clauses]
+    return bounds
+
+
+def day_of(packages: PackageIndex, distribution: str, component: str, release: Version) -> str:
+    """Return the day on which a stated release came out, ``""`` where nobody tells."""
+    graph_name = minor_of(str(release)) if component == "python" else release.public
+    if day := version_graph().released_on(component, graph_name):
+        return day
+    with suppress(NotFoundError):
+        of_project = packages.project(distribution).releases().items()
+        return min((f.day or "" for text, files in of_project if Version(text) == release for f in files), default="")
+    return ""
+
+
+def stated_releases(versions: Mapping[str, str]) -> Stated:
+    """Return the exact versions by the normalised names that requirements have, each with the name of its component."""
+    stated: dict[str, tuple[str, Version]] = {}
+    for name, text in versions.items():
+        component = components().find(name)
+        if text[:1].isdigit() and not (component and component.role is Role.HOST):
+            names = (*component.distributions, component.name) if component else (name,)
+            stated |= {normal_name(each): (component.name if component else name, Version(text)) for each in names}
+    return stated
+
+
+def stated_python(versions: Mapping[str, str]) -> str | None:
+    """Return the stated Python as ``3.11``."""
+    python = versions.get("python", "")
+    return minor_of(python) if python[:1].isdigit() else None
