@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -70,7 +70,7 @@ def judge_published(
 
 
 def _questions(
-    versions: Mapping[str, str], platform: Platform, faulty: Container[str], subjects: Set[str]
+    versions: Mapping[str, str], platform: Platform, faulty: Container[str], subjects: Collection[str]
 ) -> Iterator[_Question]:
     """Yield what is asked. What later releases bar is asked where one of ``subjects``, looked at then, is there."""
     unmeasured, measured = version_graph().unknown_releases(versions), _measured(versions, frozenset(subjects))
