@@ -320,7 +320,11 @@ class _Reader:
         place = dotted(target.value)
         if place.endswith(".__dict__"):
             self.wide.add("?")
-        self.replaced |= self.lazy and place == "sys.modules" and dotted(target.slice) == "__name__"
+        if place == "sys.modules" and dotted(target.slice) == "__name__":
+            if self.lazy:
+                self.replaced = True
+            else:  # an object that answers for itself stands in the module's place
+                self.wide.add("?")
         self.makes_modules |= place == "sys.modules" and self._is_below(target.slice)
         if not place.startswith(("globals()", "vars()", "locals()")):
             return

@@ -48,6 +48,7 @@ def test_a_source_that_cannot_be_parsed_says_nothing_of_any_name():
     [
         "globals()[name] = 1",
         "globals().update(table)",
+        "sys.modules[__name__] = Moved(locals(), 'pkg.core')",
         "setattr(sys.modules[__name__], name, 1)",
         "module = sys.modules[__name__]\nfor item in Resampling:\n    setattr(module, item.name, item.value)",
         "m.__dict__[n] = f(n)",
