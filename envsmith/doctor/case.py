@@ -107,7 +107,7 @@ def read_case(
     hits = [hit for source, text in texts for hit in read_messages(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
-    if published and (lacks or not any(_names_cause(hit) for hit in hits)):
+    if published and (lacks or not any(_explains(hit) for hit in hits)):
         facts = published().traced(facts, texts)
     platform = platform or _platform(facts)
     judgement = check_versions(facts, platform, keep, runs)
@@ -131,8 +131,11 @@ def read_case(
     )
 
 
-def _names_cause(hit: Hit) -> bool:
-    return hit.signature.kind == "cause" and hit.signature.severity is Severity.ERROR and not is_lack(hit)
+def _explains(hit: Hit) -> bool:
+    """Return whether a message says why the program failed, so that no release need be known."""
+    signature = hit.signature
+    is_failure = signature.severity is Severity.ERROR or "Error: " in hit.text
+    return signature.kind in {"cause", "other"} and is_failure and not is_lack(hit)
 
 
 def _explained(

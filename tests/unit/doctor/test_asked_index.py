@@ -191,6 +191,15 @@ def test_a_check_and_code_of_ones_own_and_what_the_newest_still_has_are_no_slip_
     assert facts_of(text, growing, []).root is None
 
 
+def test_no_release_is_asked_for_where_the_error_says_its_cause(growing):
+    said: list[str] = []
+    frame = FRAME.format(line=12, code="level = config['level']")
+
+    facts_of(f"{HEAD.format(line='x')}{frame}torch.cuda.OutOfMemoryError: CUDA out of memory.", growing, said)
+
+    assert said == []
+
+
 def test_a_release_that_the_text_states_is_not_asked_for(index):
     said: list[str] = []
 
