@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version, listed_project
@@ -19,6 +20,7 @@ from envsmith.lock.index.index import PackageIndex
 from envsmith.model.code_line import CodeLine
 from envsmith.net.http import NotFoundError
 
+_Answer = TypeVar("_Answer")
 # How many packages are asked for, because a person waits.
 _PACKAGES = 2
 # What all releases of so many years have is missing because another copy is imported: nobody installs an older one.
@@ -67,24 +69,25 @@ class AskedIndex:
 
     def _releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
         """Return the releases of a project that have lines of code, none where the index does not say."""
-        try:
-            with AskedReleases(self.find(), project) as releases:
-                self.say(f"reading releases of {project} on the package index: which of them printed the traceback")
-                return releases_with(releases, lines)
-        except NotFoundError:
-            return ()
-        except EnvsmithError as error:
-            self.say(f"not read: {error.message}")
-            return ()
+        why = "which of them printed the traceback"
+        return self._answer(project, why, lambda releases: releases_with(releases, lines)) or ()
 
     def _mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
         """Return the release of a version that has a line of code, and the first after it that has not."""
+
+        def mending(releases: AskedReleases) -> tuple[str, str] | None:
+            of_version = [v for v in releases.versions if v == version or v.startswith(f"{version}.")]
+            since = first_without(releases, line, of_version[-1]) if of_version else None
+            return (of_version[-1], since) if since else None
+
+        return self._answer(project, "which of them still has what failed", mending)
+
+    def _answer(self, project: str, why: str, question: Callable[[AskedReleases], _Answer]) -> _Answer | None:
+        """Return what the releases of a project answer, ``None`` where the index does not say."""
         try:
             with AskedReleases(self.find(), project) as releases:
-                of_version = [v for v in releases.versions if v == version or v.startswith(f"{version}.")]
-                self.say(f"reading releases of {project} on the package index: which of them still has what failed")
-                since = first_without(releases, line, of_version[-1]) if of_version else None
-                return (of_version[-1], since) if since else None
+                self.say(f"reading releases of {project} on the package index: {why}")
+                return question(releases)
         except NotFoundError:
             return None
         except EnvsmithError as error:

@@ -13,8 +13,8 @@ from envsmith.model.rule import Severity
 
 # An error and its message, to the next blank line or record of a log. A `TypeError` tells a programmer what it wants.
 _ERROR = re.compile(
-    r"^[ \t]{0,8}(?:[\w.]{1,120}\.)?(?P<kind>(?!TypeError)[A-Z]\w{2,60}(?:Error|Exception)): (?P<message>.{1,1000}"
-    r"(?:\n(?![ \t]{0,8}(?:File \"|Traceback|[A-Z]\w{2,60}(?:Error|Exception)\b|[\[│╭╰^~=*#-]|\d{4}-|\d\d:))[^\n]{1,600}){0,6})",
+    r"^[ \t]{0,8}(?:[\w.]{1,120}\.)?(?P<kind>(?!TypeError)[A-Z]\w{1,60}(?:Error|Exception)): (?P<message>.{1,1000}"
+    r"(?:\n(?![ \t]{0,8}(?:File \"|Traceback|[A-Z]\w{1,60}(?:Error|Exception)\b|[\[│╭╰^~=*#-]|\d{4}-|\d\d:))[^\n]{1,600}){0,6})",
     re.MULTILINE,
 )
 _SENTENCE = re.compile(r"(?<=[.!;])\s+(?=[\"'`(]?[A-Z])|\n")

@@ -18,10 +18,12 @@ from envsmith.model.rule import Severity
 
 # Gives the release that has a line of a project, for a version, and the first after it that has not.
 FindMending = Callable[[str, CodeLine, str], "tuple[str, str] | None"]
+_ERROR = re.compile(
+    r"^(?:\[\w{1,12}\]: )?(?:[\w.]{1,120}\.)?(?P<kind>[A-Z]\w{1,60}(?:Error|Exception))\b.{0,400}$", re.MULTILINE
+)
 # Errors of Python's own, which a slip in the code raises and no check of what a user gave.
-_SLIP = re.compile(
-    r"^(?:\[\w{1,12}\]: )?(?:KeyError|AttributeError|TypeError|IndexError|UnboundLocalError|NameError|ZeroDivisionError)\b.{0,400}$",
-    re.MULTILINE,
+_SLIPS = frozenset(
+    {"KeyError", "AttributeError", "TypeError", "IndexError", "UnboundLocalError", "NameError", "ZeroDivisionError"}
 )
 
 
@@ -86,8 +88,10 @@ def find_mended_line(facts: Facts, texts: Sequence[tuple[str, str]], find: FindM
 
 
 def _last_slip(text: str) -> tuple[re.Match[str], str, CodeLine] | None:
-    """Return the last error of a slip with the project and the line of its code, where a package made the slip itself."""
-    errors = [*_SLIP.finditer(text)]
-    frames = callers(frames_before(text, errors[-1].start())) if errors else ()
+    """Return the last error with the project and the line of its code, where it is a slip that a package made itself."""
+    errors = [*_ERROR.finditer(text)]
+    if not errors or errors[-1]["kind"] not in _SLIPS:
+        return None
+    frames = callers(frames_before(text, errors[-1].start()))
     project, line = line_of(frames[-1]) if frames else ("", None)
     return (errors[-1], project, line) if line and not line.text.startswith(("raise ", "assert ")) else None

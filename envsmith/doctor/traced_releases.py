@@ -62,9 +62,11 @@ def _with_releases(facts: Facts, project: str, lines: Sequence[CodeLine], releas
     first, last = releases[0], releases[-1]
     span = first if first == last else f"{first} to {last}"
     note = f"{counted(len(lines), 'line')} of its code, compared with releases on the package index"
-    read = Read(source="traceback", kinds=(f"of {project} {span}",), lines=0, characters=0, facts=1, notes=(note,))
+    is_one = minor_of(first) == minor_of(last)
+    kinds = (f"of {project} {span}",)
+    read = Read(source="traceback", kinds=kinds, lines=0, characters=0, facts=int(is_one), notes=(note,))
     draft = Draft(components=dict(facts.components), distributions=dict(facts.distributions))
-    if minor_of(first) == minor_of(last):
+    if is_one:
         version = first if first == last else minor_of(first)
         if component := is_distribution(project):
             draft.component(component, version, f"traceback of {project} {span}", 2, exact=first == last)
