@@ -5,7 +5,7 @@ from __future__ import annotations
 from envsmith.doctor.diagnosis import Diagnosed, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.signatures import taxonomy_of
-from envsmith.knowledge.graph.load import knowledge
+from envsmith.knowledge.graph.load import version_graph
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 
@@ -16,8 +16,11 @@ def judge_possible(facts: Facts) -> list[Diagnosed]:
     if not present or not facts.components:
         return []
     diagnosed_all = []
+    graph = version_graph()
+    # Of the rules the few are read that join a stated component with one that is in use.
+    joining = (each.id for each in graph.compiled.rules_of(present) if facts.components.keys() & each.components)
     # What cannot be installed is not in use.
-    for rule in (each for each in knowledge().rules if each.stage != "install"):
+    for rule in (each for each in map(graph.rule, joining) if each.stage != "install"):
         for row in rule.rows if rule.kind is RuleKind.CONFLICTS else ():
             if name := _only_missing(row, facts, present):
                 diagnosed_all.append(_note(rule, row, name, facts))

@@ -568,8 +568,9 @@ def _mends(case: JudgementDraft, repair: Repair, versions: Mapping[str, str]) ->
     """Tell whether the given set has no error any more after the changes of a repair."""
     find = case.solver.graph.components.find
     changes = {change.component: change.new for change in repair.changes}
-    untouched = {n: v for n, v in versions.items() if (c := find(n)) is None or c.name not in changes}
-    mended = untouched | {n: v for n, v in changes.items() if v is not None}
+    # In the order of the given set, so that both are judged over the same tables.
+    named = {c.name if (c := find(n)) and c.name in changes else n: v for n, v in versions.items()}
+    mended = {n: v for n, v in (named | changes).items() if v is not None}
     judged = judge(case.solver, mended, case.problem.platform, features=case.features, mend=False)
     return judged.status != "bad"
 

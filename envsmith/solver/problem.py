@@ -408,13 +408,16 @@ class _Lay:
 
     def laid(self, numbers: Sequence[int], declared: str) -> list[Nogood]:
         """Return one nogood of specs over the variables: none where a component of it is not part of the problem."""
-        literals = [self.literal(n) for n in numbers]
-        if None in literals:
-            return []
         joined: dict[str, int] = {}
-        needs_toolkit = "toolkit" in self.index and any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers)
-        for component, mask in [*filter(None, literals), *(self.on_a_gpu() if needs_toolkit else ())]:
+        for number in numbers:
+            literal = self.masks.get(number) or self.literal(number)
+            if literal is None:
+                return []
+            component, mask = literal
             joined[component] = joined.get(component, -1) & mask
+        if "toolkit" in joined and any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers):
+            for component, mask in self.on_a_gpu():
+                joined[component] = joined.get(component, -1) & mask
         if declared in self.brought:
             joined[declared] = self.unmet(declared, joined[declared])
         return self.spread(joined)
