@@ -36,24 +36,21 @@ def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``.
     """
     solver = solver or default_solver()
-    first, *further = _machines(solver, request)
-    posed = solver.pose(first)
-    if answer := solver.best(posed):
-        return reasons(solver, posed, answer)
-    for elsewhere in map(solver.pose, further):
+    here = solver.pose(_here(solver, request))
+    if answer := solver.best(here):
+        return reasons(solver, here, answer)
+    for elsewhere in map(solver.pose, _elsewhere(solver, request)):
         if answer := solver.best(elsewhere):
             solution = reasons(solver, elsewhere, answer)
-            return replace(solution, warnings=(_not_here(solver, posed, answer), *solution.warnings))
-    raise refuse(solver, solver.pose(replace(request, machine=None)), here=posed)
+            return replace(solution, warnings=(_not_here(solver, here, answer), *solution.warnings))
+    raise refuse(solver, solver.pose(replace(request, machine=None)), here=here)
 
 
-def _machines(solver: Solver, request: Request) -> list[Request]:
-    """Return the request for its machine, then for that with any Python, then for any machine."""
-    machine = request.machine
-    here = _here(solver, request)
-    with_any_python = _here(solver, replace(request, machine=replace(machine, pythons=()))) if machine else here
-    requests = (here, with_any_python, replace(request, machine=None))
-    return [each for number, each in enumerate(requests) if each not in requests[:number]]
+def _elsewhere(solver: Solver, request: Request) -> Iterator[Request]:
+    """Yield a request that is for a machine for that machine with any Python, then for any machine."""
+    if request.machine is not None:
+        yield _here(solver, replace(request, machine=replace(request.machine, pythons=())))
+        yield replace(request, machine=None)
 
 
 def _here(solver: Solver, request: Request) -> Request:
@@ -101,7 +98,7 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
     There is none when the request cannot be satisfied.
     """
     solver = solver or default_solver()
-    for each in _machines(solver, request):
+    for each in (_here(solver, request), *_elsewhere(solver, request)):
         answers = solver.cells(solver.pose(each))
         if first := next(answers, None):
             yield first.cell

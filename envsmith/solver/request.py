@@ -10,11 +10,10 @@ from typing import NamedTuple
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.compile import Compiled
 from envsmith.knowledge.graph.load import VersionGraph
-from envsmith.model.cell import Cell, Platform, Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.rule import Row, Severity
 from envsmith.model.version import Spec, parse_version, public
-from envsmith.solver.kernel import Domains
 from envsmith.solver.prefer import OfDate, Preference
 from envsmith.solver.problem import KeptProblems, Problem, Wish, pose
 
@@ -86,26 +85,6 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
         check_day(request.date, "--date")
         preference = OfDate(problem, frameworks, companions, date=request.date)
     return Posed(request, problem, preference, chosen, pre, yanked)
-
-
-def cell_of(posed: Posed, domains: Domains) -> Cell:
-    """Return the cell of a full assignment, in the order that :class:`Cell` documents.
-
-    Several GPUs become one text, joined by commas.
-    """
-    compiled, platform = posed.problem.compiled, posed.problem.platform
-    assignment = posed.problem.assignment(domains)
-    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
-    if "gpu" in single:
-        single["gpu"] = ",".join(v for n, v in assignment.items() if n.partition("#")[0] == "gpu")
-    chosen = tuple(n for n in posed.chosen if n in single)
-    following = sorted(
-        dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST
-    )
-    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
-    components = {n: single[n] for n in (*chosen, *following)}
-    further = posed.request.packages
-    return Cell(components=components, chosen=chosen, platform=platform, index=index, further=further)
 
 
 def _check_names(compiled: Compiled, names: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.solver.kernel import Domains, Effort, Net, excess, nearest, smallest_conflict
 from envsmith.solver.problem import KeptProblems, Problem, RuleNogoods, Wish
-from envsmith.solver.request import Posed, cell_of, pose_request
+from envsmith.solver.request import FOLLOWS, Posed, pose_request
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
 _CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
@@ -151,6 +151,7 @@ class Solver:
         that mends them, and comes after it.
         """
         effort, roles = effort or Effort(), self.compiled.roles
+        mild = posed._replace(problem=posed.problem.without_warnings(warned)) if warned else None
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
@@ -162,7 +163,7 @@ class Solver:
                 if candidates and effort.is_spent():
                     break
                 gone = [loose[i] for i in given_up]
-                answer, trouble = self._cleanest(posed, _without(posed.problem, gone), warned)
+                answer, trouble = self._cleanest(posed, _without(posed.problem, gone), mild)
                 if answer:
                     repair = (here and self._repair_here(here, gone)) or _repair(posed, gone, answer)
                     candidates.append((repair, trouble))
@@ -180,13 +181,33 @@ class Solver:
         answer = self.best(here, wishes=_without(here.problem, gone))
         return _repair(here, gone, answer) if answer else None
 
-    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], warned: frozenset[str]) -> tuple[Answer | None, int]:
-        """Return the best cell, with 0 when it has no warning, 1 when only those of ``warned``, else 2."""
+    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], mild: Posed | None) -> tuple[Answer | None, int]:
+        """Return the best cell, with 0 when it has no warning, 1 when it has none in the ``mild`` problem, else 2."""
         answer = self.best(posed, wishes=wishes)
-        if answer is None or "warning" in answer.avoided or not warned:
+        if answer is None or "warning" in answer.avoided or mild is None:
             return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
-        milder = self.best(posed._replace(problem=posed.problem.without_warnings(warned)), wishes=wishes)
+        milder = self.best(mild, wishes=wishes)
         return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
+
+
+def cell_of(posed: Posed, domains: Domains) -> Cell:
+    """Return the cell of a full assignment, in the order that :class:`Cell` documents.
+
+    Several GPUs become one text, joined by commas.
+    """
+    compiled, platform = posed.problem.compiled, posed.problem.platform
+    assignment = posed.problem.assignment(domains)
+    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
+    if "gpu" in single:
+        single["gpu"] = ",".join(v for n, v in assignment.items() if n.partition("#")[0] == "gpu")
+    chosen = tuple(n for n in posed.chosen if n in single)
+    following = sorted(
+        dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST
+    )
+    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
+    components = {n: single[n] for n in (*chosen, *following)}
+    further = posed.request.packages
+    return Cell(components=components, chosen=chosen, platform=platform, index=index, further=further)
 
 
 def _passes(
