@@ -8,20 +8,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envsmith.base.files import holds, prepare_folder, read_text
+from envsmith.base.files import holds, read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import best
+from envsmith.builder.choice import of_channels
 from envsmith.builder.image.dockerfile import STEPS
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda_image, lock_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
 from envsmith.lock.conda import lock as conda_lock
-from envsmith.lock.learn import Learned
-from envsmith.model.cell import Cell, Machine
+from envsmith.model.cell import Cell, Machine, Request
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.model.version import Spec
+from envsmith.solver import solve
 
 
 def existing_lock(options: Options, clock: Clock) -> BuildOutcome:
@@ -53,7 +53,6 @@ def given_lock(path: Path, output: Path, clock: Clock) -> BuildOutcome:
     lock = beside or parse_lock(read_text(file), where=str(file))
     directory = output / lock.name
     files = lock_files(lock)
-    prepare_folder(directory)
     store.write(directory, files)
     clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
     if sources := [pin.name for pin in lock.pins if pin.sdist]:
@@ -86,11 +85,12 @@ def _differences(old: Lock, directory: Path, options: Options, progress: Progres
     options = replace(options, request=request)
     if old.upgraded:
         options = keeping(options, old)
-    cell = None if options.request.packages else _cell_now(old, directory, options, progress)
+    request = of_channels(options, progress)
+    cell = None if request.packages else _cell_now(request, old, directory, options, progress)
     if cell is not None and (moved := changes(old.cell.components, cell.components)):
         return moved
     lock = partial(locking.lock_cell, options=options, progress=progress)
-    new = locking.agreed(options, Clock(progress), lock, first=cell)
+    new = locking.agreed(request, Clock(progress), lock, offline=options.offline, first=cell)
     if moved := changes(old.cell.components, new.cell.components):
         return moved
     differences = list(changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
@@ -145,18 +145,18 @@ def _machine_of(cell: Cell) -> Machine:
     )
 
 
-def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
+def _cell_now(request: Request, old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
     """Return the cell that the request gives now.
 
     A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the
     best one. It is up to date while that is still the best cell of the channels.
     """
-    cell = best(options, Learned(), progress).cell
+    cell = solve(request).cell
     same = cell.components == old.cell.components
     if same or options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
         return cell
     try:
-        best_of_channels = best(replace(options, conda_needed=True), Learned(), progress).cell
+        best_of_channels = solve(of_channels(replace(options, conda_needed=True), progress)).cell
     except EnvsmithError:
         return cell  # no channel answers, or none has it any more: a change of the cell
     return best_of_channels if best_of_channels.components == old.cell.components else cell

@@ -62,8 +62,7 @@ def _here(solver: Solver, request: Request) -> Request:
         here = here.on_pythons(machine.pythons, f"the machine has Python {', '.join(machine.pythons)}")
     own, *floors = map(version_key, (machine.glibc or "none", *solver.compiled.versions.get("glibc", ())[-1:]))
     if own and "glibc" not in here.constraints and not all(floor is None or own >= floor for floor in floors):
-        glibc = Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}"
-        here = replace(here, narrowed={**here.narrowed, "glibc": glibc})
+        return here.narrow("glibc", Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}")
     return here
 
 

@@ -654,28 +654,28 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
 
 def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, list[Wish]]:
     """Return whether torch was tested with the frameworks, and the tested release that would come before it, if any."""
-    tiers = posed.preference.tested_torch(list(answer.domains), exact=True)
-    if not tiers:
+    tests = posed.preference.torch_tests(list(answer.domains))
+    if tests is None:
         return "", []
-    tested, own = tiers[-1], _exactly(posed, answer, "torch")
+    own = _exactly(posed, answer, "torch")
     label = join_words([f"{n} {answer.cell.components[n]}" for n in posed.preference.frameworks])
     variable, mask = own.masks[0]
-    if tested & mask:
-        newest = not any(tested >> i & 1 for i in _newer_than(posed, answer, "torch", by_wish=False))
+    if tests.ran & mask:
+        newest = not any(tests.ran >> i & 1 for i in _newer_than(posed, answer, "torch", by_wish=False))
         head = f"the newest that is tested with {label}" if newest else f"tested with {label}"
         head += f" (how far and by whom: envsmith explain {answer.cell.id})"
     else:
         values = posed.problem.values[variable]
-        releases = [values[i] for i in bits(tested) if public(values[i]) == public(own.text)]
+        releases = [values[i] for i in bits(tests.ran) if public(values[i]) == public(own.text)]
         head = f"no test of this build with {label} is known"
         head += (
             f" ({join_words([str(build) for build in releases])} {'was' if len(releases) == 1 else 'were'} run)"
             if releases
             else ""
         )
-        if not posed.preference.run_torch(list(answer.domains))[-1] & mask:
+        if not tests.counted & mask:
             newer = [i for i in bits(_plain(posed, variable)) if public(values[i]) != public(own.text)]
-    rivals = tested & posed.preference.near_torch(list(answer.domains)) & _cuda_builds(posed, answer)
+    rivals = tests.ran & tests.near & _cuda_builds(posed, answer)
     return head, [_tried(posed, "torch", i, rivals) for i in newer if rivals >> i & 1][:1]
 
 

@@ -80,6 +80,18 @@ class Support(NamedTuple):
         return sum(1 << release for release, torches in enumerate(self.of_release) if torches)
 
 
+class TorchTests(NamedTuple):
+    """What tests say of torch beside the frameworks of an answer.
+
+    ``ran`` are the builds that ran with one of them, ``counted`` those that count as run, ``near`` the releases whose
+    tests count beside the chosen one.
+    """
+
+    ran: int
+    counted: int
+    near: int
+
+
 def _of_series(minors: Sequence[tuple[int, ...]], masks: Sequence[int]) -> tuple[int, ...]:
     """Return each release's own mask, else that of its minor series."""
     series: dict[tuple[int, ...], int] = {}
@@ -323,10 +335,12 @@ class Preference:
         oldest = min(days.values(), default="")
         return tuple((v, ~self._before(v, min(oldest, _shifted(day, -A_WARNING)))) for v, day in days.items())
 
-    def near_torch(self, domains: Domains) -> int:
-        """Return the torch releases whose tests count beside the one chosen in ``domains``: those not much older."""
-        variable = self.problem.names.index("torch")
-        return self._recent(variable, domains[variable])
+    def torch_tests(self, domains: Domains) -> TorchTests | None:
+        """Return what tests say of torch beside the frameworks chosen in ``domains``, nothing where none is known."""
+        if not (tiers := self.tested_torch(domains, exact=True)):
+            return None
+        counted, torch = self.run_torch(domains)[-1], self.problem.names.index("torch")
+        return TorchTests(ran=tiers[-1], counted=counted, near=self._recent(torch, domains[torch]))
 
     def _recent(self, variable: int, mask: int) -> int:
         """Return the values that are at most :data:`A_PROOF` older than the newest of ``mask``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date
 from typing import NamedTuple
 
 from envsmith.errors import UsageError
@@ -13,7 +12,7 @@ from envsmith.knowledge.graph.load import VersionGraph
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.rule import Row, Severity
-from envsmith.model.version import Spec, parse_version, public
+from envsmith.model.version import Spec, public
 from envsmith.solver.prefer import OfDate, Preference
 from envsmith.solver.problem import KeptProblems, Problem, Wish, pose
 
@@ -47,7 +46,7 @@ class Posed(NamedTuple):
 
 
 def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *, gaps: bool = True) -> Posed:
-    """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+    """Return the problem of a request. ``UsageError`` when it names what is not a component.
 
     ``gaps`` are those of :func:`~envsmith.solver.problem.pose`.
 
@@ -66,10 +65,10 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     extras = _extras(compiled, specs)
     if request.driver is not None:
         names["driver"] = "driver"
-        extras.setdefault("driver", []).append(_version(request.driver, "--driver"))
-    for number, gpu in enumerate(dict.fromkeys(request.gpus)):
+        extras.setdefault("driver", []).append(request.driver)
+    for number, gpu in enumerate(request.gpus):
         names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
-        extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
+        extras.setdefault("gpu", []).append(gpu)
     policy = request.wheels if request.lockable else None
     key = (gaps, request.platform, policy, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
     listed = {n: tuple(v) for n, v in extras.items()}
@@ -82,7 +81,6 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     companions = tuple(n for n in parts if n not in frameworks)
     preference = Preference(problem, frameworks, companions)
     if request.date:
-        check_day(request.date, "--date")
         preference = OfDate(problem, frameworks, companions, date=request.date)
     return Posed(request, problem, preference, chosen, pre, yanked)
 
@@ -104,15 +102,6 @@ def _present(compiled: Compiled, name: str, spec: Spec) -> Spec:
     if spec.text == "none" and compiled.roles[name] in (Role.COMPANION, Role.FRAMEWORK):
         raise UsageError(f"Cannot solve with {name} none: only a part of the host can be absent.", hint="Leave it out.")
     return Spec("cpu") if (name, spec.text) == ("cuda", "none") else spec
-
-
-def _version(text: str, flag: str) -> str:
-    try:
-        return parse_version(text)
-    except ValueError as error:
-        raise UsageError(
-            f"Cannot read {flag}: {error}.", hint="Give a version such as 535.54.03, or sm_90 for a GPU."
-        ) from error
 
 
 def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:
@@ -138,9 +127,9 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
             host = problem.compiled.roles[name] is Role.HOST
             wishes.append(wish._replace(masks=(*wish.masks, *also), host=host))
     wishes += [problem.wish(name, spec, reason=reason) for name, (spec, reason) in request.narrowed.items()]
-    named = {} if request.driver is None else {"driver": ("driver", _version(request.driver, "--driver"))}
+    named = {} if request.driver is None else {"driver": ("driver", request.driver)}
     gpus = [n for n, c in zip(problem.names, problem.components, strict=False) if c == "gpu" and n not in specs]
-    named |= {n: ("gpu", _version(g, "--gpu")) for n, g in zip(gpus, dict.fromkeys(request.gpus), strict=False)}
+    named |= {n: ("gpu", g) for n, g in zip(gpus, request.gpus, strict=False)}
     for name, (component, version) in named.items():
         variable = problem.names.index(name)
         mask = (variable, problem.bit(variable, version))
@@ -152,7 +141,6 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
         without = Wish("cuda", "cpu", ((variable, problem.full[variable] & ~builds),), reason=reason)
         wishes.append(without if absent else _no_stealth(problem))
     if request.exclude_newer:
-        check_day(request.exclude_newer, "--exclude-newer")
         masks = _published(problem, request.exclude_newer)
         wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
     return wishes
@@ -166,16 +154,6 @@ def _no_stealth(problem: Problem) -> Wish:
     with_cuda = {public(v) for v in here if not v.endswith("+cpu")}
     mask = problem.full[variable] & ~sum(1 << i for v, i in without.items() if public(v) in with_cuda)
     return Wish("cuda", "!=cpu", ((variable, mask),), reason="no build without it was asked for")
-
-
-def check_day(text: str, flag: str) -> None:
-    """Refuse what is not an ISO day by ``UsageError``."""
-    try:
-        day = date.fromisoformat(text).isoformat()
-    except ValueError:
-        day = ""
-    if day != text:
-        raise UsageError(f"Cannot read {flag} {text!r}: it is not a day.", hint="Write it as 2026-11-20.")
 
 
 def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:

@@ -56,7 +56,7 @@ class Solver:
         return self.graph.knowledge()
 
     def pose(self, request: Request, *, gaps: bool = True) -> Posed:
-        """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+        """Return the problem of a request. ``UsageError`` when it names what is not a component.
 
         Without ``gaps`` a missing fact counts against nothing, as in a judgement.
         """

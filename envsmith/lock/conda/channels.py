@@ -30,7 +30,6 @@ from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, S
 from envsmith.lock.conda.copies import drop_changed, sealed
 from envsmith.lock.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.lock.conda.names import clean, public_url, require_rattler, scrub
-from envsmith.lock.days import cutoff
 from envsmith.net.address import parts_of
 from envsmith.net.authorities import ca_bundle
 
@@ -462,13 +461,8 @@ def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channel
         subdirs=(platform, "noarch"),
         gateway=gateway,
         copies=copies,
-        exclude_newer=_too_late(conda.exclude_newer),
+        exclude_newer=conda.end,
     )
-
-
-def _too_late(day: str | None) -> dt.datetime | None:
-    """Return the first moment of which nothing counts."""
-    return dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
 
 
 def _prepare(copies: Path) -> None:
