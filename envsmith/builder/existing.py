@@ -18,7 +18,7 @@ from envsmith.builder.rendering import add_conda_image, lock_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
 from envsmith.lock.conda import lock as conda_lock
-from envsmith.model.cell import Cell, Machine, Request
+from envsmith.model.cell import Cell, Machine
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.model.version import Spec
 from envsmith.solver import solve
@@ -86,9 +86,11 @@ def _differences(old: Lock, directory: Path, options: Options, progress: Progres
     if old.upgraded:
         options = keeping(options, old)
     request = of_channels(options, progress)
-    cell = None if request.packages else _cell_now(request, old, directory, options, progress)
+    cell = None if request.packages else solve(request).cell
     if cell is not None and (moved := changes(old.cell.components, cell.components)):
-        return moved
+        cell = _still_of_channels(old.cell, directory, options, progress)
+        if cell is None:
+            return moved
     lock = partial(locking.lock_cell, options=options, progress=progress)
     new = locking.agreed(request, Clock(progress), lock, offline=options.offline, first=cell)
     if moved := changes(old.cell.components, new.cell.components):
@@ -145,21 +147,18 @@ def _machine_of(cell: Cell) -> Machine:
     )
 
 
-def _cell_now(request: Request, old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
-    """Return the cell that the request gives now.
+def _still_of_channels(old: Cell, directory: Path, options: Options, progress: Progress) -> Cell | None:
+    """Return the best cell of the channels where it is that of a lock: up to date, although another cell is better.
 
-    A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the
-    best one. It is up to date while that is still the best cell of the channels.
+    A folder with a Conda lock may hold it (``build --engine conda``).
     """
-    cell = solve(request).cell
-    same = cell.components == old.cell.components
-    if same or options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
-        return cell
+    if options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
+        return None
     try:
-        best_of_channels = solve(of_channels(replace(options, conda_needed=True), progress)).cell
+        cell = solve(of_channels(replace(options, conda_needed=True), progress)).cell
     except EnvsmithError:
-        return cell  # no channel answers, or none has it any more: a change of the cell
-    return best_of_channels if best_of_channels.components == old.cell.components else cell
+        return None  # no channel answers, or none has it any more
+    return cell if cell.components == old.components else None
 
 
 def _hashes(pin: Pin) -> list[tuple[str, str]]:

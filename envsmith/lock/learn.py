@@ -62,11 +62,11 @@ class Learned:
 
         Raises ``UnsatisfiableError`` with the refusal.
         """
-        solution = solve(self._asking(request), solver=self.solver)
+        solution = solve(self.request(request), solver=self.solver)
         components = {n: v for n, v in solution.cell.components.items() if n not in self.lines}
         return replace(solution, cell=replace(solution.cell, components=components))
 
-    def _asking(self, request: Request) -> Request:
+    def request(self, request: Request) -> Request:
         """Return a request that asks for those of the packages that the person asks for."""
         narrowed = dict(request.narrowed)
         for requirement in _requirements(request):

@@ -220,6 +220,7 @@ class Preference:
             places.setdefault(public(values[value]), place)
         return sorted(newest, key=lambda i: (places[public(values[i])], index.get(str(values[i])) != "default"))
 
+    @cached_property
     def default_builds(self) -> int:
         """Return the mask of the torch builds that the default index has."""
         index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
@@ -267,7 +268,7 @@ class Preference:
         for number, build in enumerate(map(str, self.problem.values[self.problem.names.index("torch")])):
             kind = public(build), build.endswith("+cpu")
             builds[kind] = builds.get(kind, 0) | 1 << number
-        default = self.default_builds()
+        default = self.default_builds
         return [
             tier | default & sum(mask for mask in builds.values() if mask & tier)
             for tier in self.tested_torch(domains, exact=True)
@@ -275,7 +276,7 @@ class Preference:
 
     def _tested_torch(self, torch: int) -> Parts:
         """Return the torch builds of each step of age: those that ran, then those of the default index."""
-        in_steps, default = self._in_steps(torch), self.default_builds()
+        in_steps, default = self._in_steps(torch), self.default_builds
 
         def parts(domains: Domains) -> Iterator[int]:
             tiers = [*self.run_torch(domains), default, *self.tested_torch(domains)]
@@ -334,6 +335,16 @@ class Preference:
         days = {v: day for v in variables if v is not None and (day := self._newest_day(v, domains[v]))}
         oldest = min(days.values(), default="")
         return tuple((v, ~self._before(v, min(oldest, _shifted(day, -A_WARNING)))) for v, day in days.items())
+
+    def untested_with(self, name: str, mask: int, domains: Sequence[int]) -> str | None:
+        """Return the framework without a known test of these releases of a part, where the chosen ones are tested."""
+        for framework, support in self.support.items():
+            tested = support.torch(domains[self.problem.names.index(framework)].bit_length() - 1)
+            if name == framework and tested and not support.torch(mask.bit_length() - 1):
+                return framework
+            if name == "torch" and tested & domains[self.problem.names.index(name)] and not tested & mask:
+                return framework
+        return None
 
     def torch_tests(self, domains: Domains) -> TorchTests | None:
         """Return what tests say of torch beside the frameworks chosen in ``domains``, nothing where none is known."""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.compile import Compiled
-from envsmith.knowledge.graph.load import VersionGraph
-from envsmith.model.cell import Platform, Request
-from envsmith.model.component import Component, Role
-from envsmith.model.rule import Row, Severity
-from envsmith.model.version import Spec, public
+from envsmith.model.cell import Request
+from envsmith.model.component import Role
+from envsmith.model.version import Spec, public, version_key
 from envsmith.solver.prefer import OfDate, Preference
 from envsmith.solver.problem import KeptProblems, Problem, Wish, pose
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
-# What a torch wheel carries besides CUDA: in the cell, not in its name.
-FOLLOWS = ("nccl", "cudnn", "triton")
 # Who names or has one of these means to use CUDA.
 MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
 
@@ -40,9 +37,25 @@ class Posed(NamedTuple):
         """Return the same with other wishes."""
         return self._replace(problem=self.problem.with_wishes(wishes))
 
-    def and_also(self, *wishes: Wish) -> Posed:
-        """Return the same with further wishes."""
-        return self.with_wishes([*self.problem.wishes, *wishes])
+
+def on_machine(request: Request, compiled: Compiled) -> Request:
+    """Return the request with what its machine says. A glibc that every wheel of torch loads with says nothing."""
+    here, machine = request.here, request.machine
+    if machine is None or machine.platform is not request.platform:
+        return here
+    if machine.pythons and "python" not in here.constraints:
+        here = here.on_pythons(machine.pythons, f"the machine has Python {', '.join(machine.pythons)}")
+    own, *floors = map(version_key, (machine.glibc or "none", *compiled.versions.get("glibc", ())[-1:]))
+    if own and "glibc" not in here.constraints and not all(floor is None or own >= floor for floor in floors):
+        return here.narrow("glibc", Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}")
+    return here
+
+
+def elsewhere(request: Request, compiled: Compiled) -> Iterator[Request]:
+    """Yield a request that is for a machine for that machine with any Python, then for any machine."""
+    if request.machine is not None:
+        yield on_machine(replace(request, machine=replace(request.machine, pythons=())), compiled)
+        yield replace(request, machine=None)
 
 
 def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *, gaps: bool = True) -> Posed:
@@ -189,94 +202,3 @@ def avoided(
 def _names_pre(spec: Spec) -> bool:
     """Return whether a spec mentions a pre-release: by PEP 440 it then admits pre-releases."""
     return bool(re.search(r"\d(?:\.?(?:a|b|rc|dev|alpha|beta|pre))\d*", spec.text))
-
-
-# What the rules demand of Python distributions that are not in a cell: handed to the package resolver as constraints.
-
-
-_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|<|>)?([^<>=!~*]+)(\.\*)?")
-_OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
-# More exclusions than this say less than they cost; no rule of today comes near.
-_MAX_EXCLUDED = 80
-
-
-def demands_of(graph: VersionGraph, components: Mapping[str, str], platform: Platform) -> tuple[tuple[str, str], ...]:
-    """Return ``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
-
-    Only rules that make something fail count (severity error), and only such that speak of exactly one component
-    outside the cell. What a release or wheel declares in its own metadata is left out: the resolver reads that itself.
-    """
-    demands: dict[tuple[str, str], None] = {}
-    for compiled in graph.compiled.rules_of(components):
-        if compiled.declared or compiled.bundles or all(name in components for name in compiled.components):
-            continue
-        for row in graph.rule(compiled.id).rows:
-            if row.severity is Severity.ERROR and (not row.platforms or platform in row.platforms):
-                for text in _row_demands(graph, row, components):
-                    demands.setdefault((text, compiled.id))
-    return tuple(demands)
-
-
-def _row_demands(graph: VersionGraph, row: Row, components: Mapping[str, str]) -> Iterable[str]:
-    outside = [c for c in row.when if c not in components]
-    if any(
-        c in components and not all(spec.contains(v) for v in components[c].split(",")) for c, spec in row.when.items()
-    ):
-        return
-    if row.needs and not outside:
-        for name, spec in row.needs.items():
-            distribution = _distribution(graph.components.by_name.get(name))
-            if name not in components and distribution and not spec.is_any:
-                yield from _required(graph, name, distribution, spec)
-    elif not row.needs and len(outside) == 1:
-        (name,) = outside
-        distribution = _distribution(graph.components.by_name.get(name))
-        if distribution and len(row.when) > 1:
-            yield from _forbidden(graph, name, distribution, row.when[name])
-
-
-def _distribution(component: Component | None) -> str | None:
-    """Return the distribution that carries a component's version, when there is one and only one.
-
-    Frameworks come in by choice alone.
-    """
-    if component is None or not component.distributions or component.role is Role.FRAMEWORK:
-        return None
-    if len(component.distributions) == 1 or component.name in component.distributions:
-        return component.name if component.name in component.distributions else component.distributions[0]
-    return None
-
-
-def _required(graph: VersionGraph, name: str, distribution: str, spec: Spec) -> Iterable[str]:
-    if "||" not in spec.text:
-        yield distribution + _explicit(spec)
-        return
-    yield from _excluded(graph, name, distribution, lambda v: not spec.contains(v))
-
-
-def _forbidden(graph: VersionGraph, name: str, distribution: str, spec: Spec) -> Iterable[str]:
-    """Return the opposite of a spec.
-
-    In one clause where that can be said, else by excluding the releases that are known.
-    """
-    match = _CLAUSE.fullmatch(_explicit(spec)) if "||" not in spec.text and "," not in spec.text else None
-    if match and match[1] in _OPPOSITE:
-        yield f"{distribution}{_OPPOSITE[match[1]]}{match[2]}{match[3] or ''}"
-        return
-    yield from _excluded(graph, name, distribution, spec.contains)
-
-
-def _excluded(graph: VersionGraph, name: str, distribution: str, bad: Callable[[str], bool]) -> Iterable[str]:
-    versions = [version for version in graph.compiled.versions.get(name, ()) if bad(version)]
-    if versions and len(versions) <= _MAX_EXCLUDED:
-        yield distribution + ",".join(f"!={version}" for version in versions)
-
-
-def _explicit(spec: Spec) -> str:
-    """Return a spec as PEP 440: bare versions get their operator."""
-    clauses = []
-    for clause in spec.text.split(","):
-        bare = clause[:1].isdigit()
-        exact = Spec(clause).exact if bare else None
-        clauses.append(clause if not bare else f"=={exact}" if exact else f"=={clause}.*")
-    return ",".join(clauses)

@@ -12,14 +12,15 @@ from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Severity
-from envsmith.solver.kernel import Domains, Effort, Net, excess, nearest, smallest_conflict
+from envsmith.solver.kernel import Domains, Effort, Net, nearest, smallest_conflict
 from envsmith.solver.problem import KeptProblems, Problem, RuleNogoods, Wish
-from envsmith.solver.request import FOLLOWS, Posed, pose_request
+from envsmith.solver.request import Posed, pose_request
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
 _CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
+# What a torch wheel carries besides CUDA: in the cell, not in its name.
+FOLLOWS = ("nccl", "cudnn", "triton")
 MAX_REPAIRS = 3
-Masks = Sequence[tuple[int, int]]
 # Of a repair that brings a warning which was not there before.
 _TROUBLE = 2
 
@@ -98,10 +99,10 @@ class Solver:
                 if not every:
                     return
             floor = posed.preference.floor(newest)
-            for net, bounds, label in _passes(posed.problem, masks, floor, avoided, every=every):
+            for net, bounds, is_clean in posed.problem.passes(masks, floor, every=every):
                 domains = net.begin([*masks, *bounds])
                 for solution in net.search(domains, steps, past=past) if domains else ():
-                    yield solution, label
+                    yield solution, avoided | {"warning"} if is_clean else avoided
                     if not every:
                         return
             past = masks  # its last pass kept to nothing else
@@ -195,11 +196,12 @@ def cell_of(posed: Posed, domains: Domains) -> Cell:
 
     Several GPUs become one text, joined by commas.
     """
-    compiled, platform = posed.problem.compiled, posed.problem.platform
-    assignment = posed.problem.assignment(domains)
-    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
+    problem, compiled, platform = posed.problem, posed.problem.compiled, posed.problem.platform
+    values = (values[domain.bit_length() - 1] for values, domain in zip(problem.values, domains, strict=True))
+    known = {name: value for name, value in zip(problem.names, values, strict=False) if value is not None}
+    single = {n: v for n, v in known.items() if not n.startswith("gpu#")}
     if "gpu" in single:
-        single["gpu"] = ",".join(v for n, v in assignment.items() if n.partition("#")[0] == "gpu")
+        single["gpu"] = ",".join(v for n, v in known.items() if n.partition("#")[0] == "gpu")
     chosen = tuple(n for n in posed.chosen if n in single)
     following = sorted(
         dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST
@@ -208,23 +210,6 @@ def cell_of(posed: Posed, domains: Domains) -> Cell:
     components = {n: single[n] for n in (*chosen, *following)}
     further = posed.request.packages
     return Cell(components=components, chosen=chosen, platform=platform, index=index, further=further)
-
-
-def _passes(
-    problem: Problem, masks: Sequence[tuple[int, int]], floor: Masks, avoided: frozenset[str], *, every: bool
-) -> Iterator[tuple[Net, Masks, frozenset[str]]]:
-    """Yield rules to keep, bounds, and what is avoided by them: without warnings, with the fewest, then whatever."""
-    hard, gentle = problem.rules_net(Severity.ERROR), problem.rules_net(Severity.ERROR, Severity.WARNING)
-    yield gentle, floor, avoided | {"warning"}
-    domains = hard.begin([*masks, *floor])
-    if domains is None:
-        raise AssertionError("the answer that set the floor does not keep to it")
-    rows = [Net(problem.full, [nogood]) for nogood in problem.warnings(domains)]
-    unavoidable = excess(hard, domains, rows, range(len(rows)))
-    yield hard.joined([row for number, row in enumerate(rows) if number not in unavoidable]), floor, avoided
-    if every:
-        yield gentle, (), avoided | {"warning"}
-        yield hard, (), avoided
 
 
 _SOLVERS: dict[str, Solver] = {}

@@ -443,6 +443,7 @@ def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channel
         progress("certificates of channels are not checked: the configuration says so")
     for name in labels:
         progress(f"channel {name}: {platform}")
+    client = access_to(conda.channels).client()  # what is wrong in the settings is said before anything is written
     copies = conda.cache_dir / "repodata"
     if not conda.offline:
         _prepare(copies)
@@ -453,7 +454,7 @@ def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channel
         default_config=config,
         per_channel_config={"file://": rattler.SourceConfig()},
         max_concurrent_requests=16,
-        client=access_to(conda.channels).client(),
+        client=client,
     )
     return Channels(
         bases=tuple(map(public_url, bases)),
