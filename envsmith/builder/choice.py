@@ -7,7 +7,9 @@ from dataclasses import replace
 from envsmith.base.progress import Clock, Progress, announced, lines_of
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import Options
-from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.conda.cells import narrow_to_channels
+from envsmith.lock.conda.channels import open_channels, with_channels
+from envsmith.lock.days import last_day
 from envsmith.lock.learn import Learned
 from envsmith.model.cell import Cell, Request
 from envsmith.model.rule import Severity
@@ -56,8 +58,10 @@ def choose(request: Request, clock: Clock, learned: Learned | None = None) -> Ce
 
 def of_channels(options: Options, progress: Progress) -> Request:
     """Return what is asked for, narrowed to the best cell of the channels where Conda installs it."""
+    request = options.request
     if options.conda is None or not options.needs_conda_lock:
-        return options.request
+        return request
     with announced(progress, "channels"):
-        tell = lines_of(progress, "channels")
-        return conda_lock.narrow_to_channels(options.request, cells, options.conda, progress=tell)
+        conda = with_channels(options.conda).until(request.exclude_newer or last_day())
+        channels = open_channels(conda, request.platform.value, lines_of(progress, "channels"))
+        return narrow_to_channels(request, cells, channels, conda.tolerate)

@@ -17,7 +17,7 @@ from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda_image, lock_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
-from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.conda import part as conda_part
 from envsmith.model.cell import Cell, Machine
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.model.version import Spec
@@ -104,8 +104,8 @@ def _differences(old: Lock, directory: Path, options: Options, progress: Progres
         differences.append("compiled from source: in another way")
     files = lock_files(old)
     if options.conda is not None:
-        differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
-        if part := conda_lock.stored(old, directory, options.conda):
+        differences += conda_part.difference(old, directory, options.conda, required=options.needs_conda_lock)
+        if part := conda_part.stored(old, directory, options.conda):
             add_conda_image(old, part.lock, files)
     return (*differences, *_edited(files, directory))
 
@@ -152,7 +152,7 @@ def _still_of_channels(old: Cell, directory: Path, options: Options, progress: P
 
     A folder with a Conda lock may hold it (``build --engine conda``).
     """
-    if options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
+    if options.needs_conda_lock or not options.conda or not (directory / conda_part.LOCK_FILE).exists():
         return None
     try:
         cell = solve(of_channels(replace(options, conda_needed=True), progress)).cell
