@@ -21,11 +21,13 @@ from envsmith.errors import UsageError
 from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public
-from envsmith.solver import default_solver, explain_cell, reasons
-from envsmith.solver.explain import _of_default_index, conflict_members, pose_cell
+from envsmith.solver import default_solver
+from envsmith.solver.choices import _of_default_index, reasons
+from envsmith.solver.explain import explain_cell, pose_cell
 from envsmith.solver.kernel import Net
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER
 from envsmith.solver.problem import RuleNogoods, Wish
+from envsmith.solver.refusal import conflict_members
 
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai", "horovod", "ray", "accelerate", "lightning", "nemo-toolkit")
 GPUS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120")

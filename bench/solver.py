@@ -35,9 +35,9 @@ from envsmith.model.cell import Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.solver import default_solver
-from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Net, bits, minimal_conflict, nearest, smallest_conflict
 from envsmith.solver.problem import Wish
+from envsmith.solver.refusal import conflict_members
 
 COMPONENTS = ("transformer-engine", "flash-attn", "transformers", "numpy", "peft", "accelerate")
 MAX_CELLS = 2000
@@ -459,7 +459,7 @@ def reasons_row(instance: Instance, rounds: int) -> dict[str, object]:
     answers = []
     for request in wishes(instance, 12, 2, wanted=False):
         extra = [Wish(instance.names[v], "this window", ((v, mask),)) for v, mask in request]
-        problem = posed.and_also(*extra).problem
+        problem = posed.problem.with_wishes((*posed.problem.wishes, *extra))
         runs = []
         for _ in range(rounds + 1):
             start = time.process_time()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import choose, for_engine
+from envsmith.builder.choice import choose, for_engine, of_channels
 from envsmith.builder.engines import choose_engine
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.rebuild import LAYOUT
@@ -62,7 +62,8 @@ def lock_only(options: Options, *, progress: Progress = silent) -> BuildOutcome:
 
 def python_lock(options: Options, *, progress: Progress = silent) -> Lock:
     """Solve, and return the Python part of the lock. Nothing is written."""
-    return locking.lock_cell(choose(options, Clock(progress)), options, progress=progress)
+    cell = choose(of_channels(options, progress), Clock(progress))
+    return locking.lock_cell(cell, options, progress=progress)
 
 
 def _engine(options: Options, clock: Clock) -> Engine:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from envsmith.base.progress import Clock, Progress, lines_of
+from envsmith.base.progress import Clock, Progress, announced, lines_of
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import Options
-from envsmith.knowledge.graph.runtime import nvcc_cuda
-from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.conda.cells import narrow_to_channels
+from envsmith.lock.conda.channels import open_channels, with_channels
+from envsmith.lock.days import last_day
 from envsmith.lock.learn import Learned
 from envsmith.model.cell import Cell, Request
-from envsmith.model.finding import Solution
 from envsmith.model.rule import Severity
-from envsmith.solver import cells, solve
+from envsmith.solver import cells
 
 
 def for_engine(options: Options, engine: Engine) -> Options:
@@ -41,32 +41,27 @@ def narrow(request: Request, engine: Engine, base: str | None = None) -> Request
     return request.on_pythons(pythons, f"engine {engine.name} can provide Python {', '.join(pythons)} here")
 
 
-def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Cell:
+def choose(request: Request, clock: Clock, learned: Learned | None = None) -> Cell:
     """Return the best cell and announce why it is, with what was ``learned`` of packages beside the graph.
 
     Raises ``UnsatisfiableError`` with the refusal.
     """
     clock.start("solve")
-    learned = learned or Learned()
-    solution = best(options, learned, clock.progress)
+    solution = (learned or Learned()).solve(request)
     clock.done("solve", str(solution.cell.id))
     for sentence in solution.why:
         clock.note(sentence)
     for finding in solution.warnings:
         clock.note(f"{finding.message} [{finding.rule}]", warning=finding.severity is Severity.WARNING)
-    return learned.cell(solution.cell)
+    return solution.cell
 
 
-def best(options: Options, learned: Learned, progress: Progress) -> Solution:
-    """Return the best cell with its reasons, or the best that the channels have where Conda is to install it."""
-    request = learned.request(_of_channels(options.request, options, progress))
-    return solve(request, solver=learned.solver)
-
-
-def _of_channels(request: Request, options: Options, progress: Progress) -> Request:
-    """Return the request, narrowed to what its flavour can have, and to the channels where Conda installs the cell."""
-    if cuda := nvcc_cuda(request, options.flavour):
-        request = replace(request, narrowed={**request.narrowed, "cuda": cuda})
+def of_channels(options: Options, progress: Progress) -> Request:
+    """Return what is asked for, narrowed to the best cell of the channels where Conda installs it."""
+    request = options.request
     if options.conda is None or not options.needs_conda_lock:
         return request
-    return conda_lock.narrow_to_channels(request, cells, options.conda, progress=lines_of(progress, "solve"))
+    with announced(progress, "channels"):
+        conda = with_channels(options.conda).until(request.exclude_newer or last_day())
+        channels = open_channels(conda, request.platform.value, lines_of(progress, "channels"))
+        return narrow_to_channels(request, cells, channels, conda.tolerate)

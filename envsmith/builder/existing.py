@@ -8,20 +8,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envsmith.base.files import holds, prepare_folder, read_text
+from envsmith.base.files import holds, read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import best
+from envsmith.builder.choice import of_channels
 from envsmith.builder.image.dockerfile import STEPS
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda_image, lock_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
-from envsmith.lock.conda import lock as conda_lock
-from envsmith.lock.learn import Learned
+from envsmith.lock.conda import part as conda_part
 from envsmith.model.cell import Cell, Machine
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.model.version import Spec
+from envsmith.solver import solve
 
 
 def existing_lock(options: Options, clock: Clock) -> BuildOutcome:
@@ -53,7 +53,6 @@ def given_lock(path: Path, output: Path, clock: Clock) -> BuildOutcome:
     lock = beside or parse_lock(read_text(file), where=str(file))
     directory = output / lock.name
     files = lock_files(lock)
-    prepare_folder(directory)
     store.write(directory, files)
     clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
     if sources := [pin.name for pin in lock.pins if pin.sdist]:
@@ -86,11 +85,14 @@ def _differences(old: Lock, directory: Path, options: Options, progress: Progres
     options = replace(options, request=request)
     if old.upgraded:
         options = keeping(options, old)
-    cell = None if options.request.packages else _cell_now(old, directory, options, progress)
+    request = of_channels(options, progress)
+    cell = None if request.packages else solve(request).cell
     if cell is not None and (moved := changes(old.cell.components, cell.components)):
-        return moved
+        cell = _still_of_channels(old.cell, directory, options, progress)
+        if cell is None:
+            return moved
     lock = partial(locking.lock_cell, options=options, progress=progress)
-    new = locking.agreed(options, Clock(progress), lock, first=cell)
+    new = locking.agreed(request, Clock(progress), lock, offline=options.offline, first=cell)
     if moved := changes(old.cell.components, new.cell.components):
         return moved
     differences = list(changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
@@ -102,8 +104,8 @@ def _differences(old: Lock, directory: Path, options: Options, progress: Progres
         differences.append("compiled from source: in another way")
     files = lock_files(old)
     if options.conda is not None:
-        differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
-        if part := conda_lock.stored(old, directory, options.conda):
+        differences += conda_part.difference(old, directory, options.conda, required=options.needs_conda_lock)
+        if part := conda_part.stored(old, directory, options.conda):
             add_conda_image(old, part.lock, files)
     return (*differences, *_edited(files, directory))
 
@@ -145,21 +147,18 @@ def _machine_of(cell: Cell) -> Machine:
     )
 
 
-def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
-    """Return the cell that the request gives now.
+def _still_of_channels(old: Cell, directory: Path, options: Options, progress: Progress) -> Cell | None:
+    """Return the best cell of the channels where it is that of a lock: up to date, although another cell is better.
 
-    A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the
-    best one. It is up to date while that is still the best cell of the channels.
+    A folder with a Conda lock may hold it (``build --engine conda``).
     """
-    cell = best(options, Learned(), progress).cell
-    same = cell.components == old.cell.components
-    if same or options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
-        return cell
+    if options.needs_conda_lock or not options.conda or not (directory / conda_part.LOCK_FILE).exists():
+        return None
     try:
-        best_of_channels = best(replace(options, conda_needed=True), Learned(), progress).cell
+        cell = solve(of_channels(replace(options, conda_needed=True), progress)).cell
     except EnvsmithError:
-        return cell  # no channel answers, or none has it any more: a change of the cell
-    return best_of_channels if best_of_channels.components == old.cell.components else cell
+        return None  # no channel answers, or none has it any more
+    return cell if cell.components == old.components else None
 
 
 def _hashes(pin: Pin) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from envsmith.base.files import prepare_folder
 from envsmith.base.progress import Clock, Progress, silent
-from envsmith.builder.choice import choose
+from envsmith.builder.choice import choose, of_channels
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.bases import known_image
 from envsmith.builder.options import BuildOutcome, Options
@@ -31,10 +31,14 @@ Locked = TypeVar("Locked")
 
 def lock_request(options: Options, engine: Engine | None, clock: Clock) -> BuildOutcome:
     """Lock the best cell whose packages agree with it, and write every file of its folder."""
-    return agreed(options, clock, lambda cell: lock_and_render(cell, options, engine=engine, clock=clock))
+    request = of_channels(options, clock.progress)
+    lock = partial(lock_and_render, options=options, engine=engine, clock=clock)
+    return agreed(request, clock, lock, offline=options.offline)
 
 
-def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, first: Cell | None = None) -> Locked:
+def agreed(
+    request: Request, clock: Clock, lock: Callable[[Cell], Locked], *, offline: bool = False, first: Cell | None = None
+) -> Locked:
     """Return the lock of the best cell (or of ``first``) that the solver and the package resolver agree about.
 
     Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
@@ -42,15 +46,15 @@ def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, fi
     """
     learned, refused, refusal = Learned(), None, None
     while True:
-        cell, first = first or choose(options, clock, learned), None
+        cell, first = first or choose(request, clock, learned), None
         if refusal is not None and cell == refused:
             raise refusal
         try:
             return lock(cell)
         except ContradictionError as error:
             clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
-            newer = None if options.offline else learn_more(error, options.request, learned)
-            refusal = _with_origins(error, options.request)
+            newer = None if offline else learn_more(error, request, learned)
+            refusal = _with_origins(error, request)
             if newer is None:
                 raise refusal from None
             learned, refused = newer, cell

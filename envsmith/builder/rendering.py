@@ -11,7 +11,7 @@ from envsmith.builder.image import dockerfile
 from envsmith.builder.image.companions import companions
 from envsmith.builder.image.conda_dockerfile import render_conda
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.conda import part as conda_part
 from envsmith.lock.conda.model import CondaLock, CondaRequest
 from envsmith.lock.pip_files import BUILD_FILE, layer_text, pylock_text, requirement_files
 from envsmith.model.lock import Lock
@@ -49,7 +49,7 @@ def add_conda(
                 "pinned builder of an image does that.",
                 hint="Use --engine docker, podman or buildah.",
             )
-        part = conda_lock.conda_part(lock, directory, conda, progress=clock.progress)
+        part = conda_part.conda_part(lock, directory, conda, progress=clock.progress)
     except EnvsmithError as error:
         if required:
             raise

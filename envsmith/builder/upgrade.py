@@ -18,7 +18,8 @@ from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.lock import Lock
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solver import default_solver, explain_upgrade
+from envsmith.solver import default_solver
+from envsmith.solver.explain import explain_upgrade
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
-from envsmith import solver
 from envsmith.cli.console import dumps, evidence_lines, print_answer, print_out
 from envsmith.cli.declare import argument, flag, option, several, verb
 from envsmith.cli.values import parse_component, parse_platform
@@ -17,9 +15,7 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import CellId
-
-if TYPE_CHECKING:
-    from envsmith.solver.explain import Explanation
+from envsmith.solver.explain import Explanation, explain_cell, explain_rule, explain_upgrade
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +46,7 @@ def explain(settings: ExplainFlags) -> int:
             )
         table = components()
         pairs = [parse_component(text, table, flag="--to") for text in settings.targets]
-        answer = solver.explain_upgrade(subject, {component.name: spec for component, spec in pairs})
+        answer = explain_upgrade(subject, {component.name: spec for component, spec in pairs})
     elif subject is None:
         raise UsageError(
             "Cannot explain anything: no cell and no rule is named.",
@@ -61,9 +57,9 @@ def explain(settings: ExplainFlags) -> int:
             CellId.parse(subject)
         except ValueError:
             _refuse_component(subject)
-            answer = solver.explain_rule(subject, parse_platform(settings.platform))
+            answer = explain_rule(subject, parse_platform(settings.platform))
         else:
-            answer = solver.explain_cell(subject)
+            answer = explain_cell(subject)
     if settings.as_json:
         print_out(dumps(answer.to_json()))
     else:

@@ -15,6 +15,7 @@ from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.graph.runtime import nvcc_cuda
 from envsmith.lock.index.archives import SourceWish, parse_wish, read_archive
 from envsmith.model.cell import Request
 from envsmith.model.lock import Compile, GivenArchive
@@ -72,6 +73,8 @@ def lock_options(
     archives = sources.parse()
     gathered = gather(flags)
     request, compiled = archives.read(gathered.request(), offline=locking.offline)
+    if cuda := nvcc_cuda(request, flavour):
+        request = request.narrow("cuda", *cuda)
     conda_request = locking.conda(request.exclude_newer)
     return Options(
         request=request,

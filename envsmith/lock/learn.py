@@ -22,12 +22,14 @@ from envsmith.knowledge.graph.releases import ReleaseLine, Where, declared_rules
 from envsmith.lock.index.component_needs import ComponentNeeds
 from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import IndexFile, PackageIndex, find_index
-from envsmith.model.cell import Cell, Platform, Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.finding import Solution
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge
 from envsmith.model.version import Spec
 from envsmith.net.http import HttpClient, NotFoundError
+from envsmith.solver import solve
 from envsmith.solver.solver import Solver, default_solver, solver_of
 
 # Packages that are read at a time, releases of one that are read (the newest), and readers at work.
@@ -55,6 +57,15 @@ class Learned:
         """Return the solver over it."""
         return solver_of(_extended(knowledge(), self)) if self.table else default_solver()
 
+    def solve(self, request: Request) -> Solution:
+        """Return the best cell for a request with its reasons, without the packages: the resolver chooses their releases.
+
+        Raises ``UnsatisfiableError`` with the refusal.
+        """
+        solution = solve(self.request(request), solver=self.solver)
+        components = {n: v for n, v in solution.cell.components.items() if n not in self.lines}
+        return replace(solution, cell=replace(solution.cell, components=components))
+
     def request(self, request: Request) -> Request:
         """Return a request that asks for those of the packages that the person asks for."""
         narrowed = dict(request.narrowed)
@@ -64,10 +75,6 @@ class Learned:
                 spec = Spec.parse(str(requirement.specifier) or "*")
                 narrowed[name] = (spec, request.origins.get(name, "as asked"))
         return replace(request, narrowed=narrowed)
-
-    def cell(self, cell: Cell) -> Cell:
-        """Return a cell without them: the resolver chooses their releases."""
-        return replace(cell, components={n: v for n, v in cell.components.items() if n not in self.lines})
 
 
 def learn_more(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from envsmith.base.files import read_text, write_together
+from envsmith.base.files import prepare_folder, read_text, write_together
 from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors
 from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.lock.kept_cell import Judge, broken_rules, judge_cell
@@ -20,7 +20,12 @@ _AGAIN = "Delete it and lock again."
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write files of a cell's folder together. ``lock.json`` takes its name last: where it stands, they belong to it."""
+    """Make a cell's folder and write files of it together.
+
+    ``lock.json`` takes its name last: where it stands, they belong to it. ``StorageError`` for a folder that cannot be
+    written, also where every file is there already.
+    """
+    prepare_folder(directory)
     write_together(directory, dict(sorted(files.items(), key=lambda file: file[0] == LOCK_FILE)))
 
 

@@ -8,12 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from enum import Enum
 
 from envsmith.base.json_types import JsonDict
+from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.model.project_name import normal_name
-from envsmith.model.version import Spec, version_key
+from envsmith.model.version import Spec, parse_version, version_key
 
 # What the image of a cell is for: to train, or to compile operators in as well.
 RUNTIME, TRAIN, DEVEL = "runtime", "train", "devel"
@@ -106,7 +108,7 @@ class Request:
     say of driver and GPUs is taken from it, as long as there is such a cell.
 
     For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
-    malformed.
+    malformed, ``UsageError`` for a driver or GPU that is not a version and a date that is not a day.
     """
 
     frameworks: Mapping[str, Spec] = field(default_factory=dict)
@@ -127,6 +129,12 @@ class Request:
     def __post_init__(self) -> None:
         for name in ("frameworks", "constraints"):
             object.__setattr__(self, name, _specs(getattr(self, name)))
+        driver = None if self.driver is None else _version(self.driver, "--driver")
+        object.__setattr__(self, "driver", driver)
+        object.__setattr__(self, "gpus", tuple(dict.fromkeys(_version(gpu, "--gpu") for gpu in self.gpus)))
+        for day, flag in ((self.exclude_newer, "--exclude-newer"), (self.date, "--date")):
+            if day:
+                _check_day(day, flag)
 
     @property
     def here(self) -> Request:
@@ -140,15 +148,37 @@ class Request:
 
     def on_pythons(self, minors: Iterable[str], reason: str) -> Request:
         """Return the request with these Pythons alone, of those that it admits."""
-        spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in minors))
-        if earlier := self.narrowed.get("python"):
+        return self.narrow("python", Spec.parse(" || ".join(f"=={minor}.*" for minor in minors)), reason)
+
+    def narrow(self, component: str, spec: Spec, reason: str) -> Request:
+        """Return the request with these releases of a component alone, of those that it admits."""
+        if earlier := self.narrowed.get(component):
             spec, reason = earlier[0].meet(spec), f"{reason}, and {earlier[1]} asks for {earlier[0]}"
-        return replace(self, narrowed={**self.narrowed, "python": (spec, reason)})
+        return replace(self, narrowed={**self.narrowed, component: (spec, reason)})
 
 
 def _specs(specs: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:
     pairs = specs.items() if isinstance(specs, Mapping) else ((name, "*") for name in specs)
     return {name: Spec.parse(spec) if isinstance(spec, str) else spec for name, spec in pairs}
+
+
+def _version(text: str, flag: str) -> str:
+    try:
+        return parse_version(text)
+    except ValueError as error:
+        raise UsageError(
+            f"Cannot read {flag}: {error}.", hint="Give a version such as 535.54.03, or sm_90 for a GPU."
+        ) from error
+
+
+def _check_day(text: str, flag: str) -> None:
+    """Refuse what is not an ISO day by ``UsageError``."""
+    try:
+        day = date.fromisoformat(text).isoformat()
+    except ValueError:
+        day = ""
+    if day != text:
+        raise UsageError(f"Cannot read {flag} {text!r}: it is not a day.", hint="Write it as 2026-11-20.")
 
 
 # Components whose release is spelt without dots in an id, as wheel tags do: cu128, py312, sm90.

@@ -16,7 +16,7 @@ from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
 from envsmith.project.division import divide
 from envsmith.project.folder import ProjectPart, read_project_file
-from envsmith.solver.explain import conflict_members
+from envsmith.solver.refusal import conflict_members
 from envsmith.solver.solver import Solver, default_solver
 from envsmith.solver.words import join_words, name_release
 

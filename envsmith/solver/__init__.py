@@ -1,4 +1,4 @@
-"""The solver: kernel on bit masks, preferences, conflict and repair, judging and explaining."""
+"""The solver: kernel on bit masks, preferences, conflict and repair, reasons and judgements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.finding import Finding, Judgement, Solution
 from envsmith.model.rule import PassedRun, Severity
-from envsmith.model.version import Spec, version_key
-from envsmith.solver.explain import conflict_members, explain_cell, explain_rule, explain_upgrade, reasons, refuse
-from envsmith.solver.request import Posed, demands_of
+from envsmith.model.version import Spec
+from envsmith.solver.choices import reasons
+from envsmith.solver.demands import demands_of
+from envsmith.solver.refusal import conflict_members, refuse
+from envsmith.solver.request import Posed, elsewhere, on_machine
 from envsmith.solver.solver import Answer, Solver, default_solver, solver_of
 from envsmith.solver.words import join_words, strongest
 
@@ -21,9 +23,6 @@ __all__ = [
     "check",
     "constraints_for",
     "default_solver",
-    "explain_cell",
-    "explain_rule",
-    "explain_upgrade",
     "solve",
     "solver_of",
 ]
@@ -36,38 +35,14 @@ def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``.
     """
     solver = solver or default_solver()
-    first, *further = _machines(solver, request)
-    posed = solver.pose(first)
-    if answer := solver.best(posed):
-        return reasons(solver, posed, answer)
-    for elsewhere in map(solver.pose, further):
-        if answer := solver.best(elsewhere):
-            solution = reasons(solver, elsewhere, answer)
-            return replace(solution, warnings=(_not_here(solver, posed, answer), *solution.warnings))
-    raise refuse(solver, solver.pose(replace(request, machine=None)), here=posed)
-
-
-def _machines(solver: Solver, request: Request) -> list[Request]:
-    """Return the request for its machine, then for that with any Python, then for any machine."""
-    machine = request.machine
-    here = _here(solver, request)
-    with_any_python = _here(solver, replace(request, machine=replace(machine, pythons=()))) if machine else here
-    requests = (here, with_any_python, replace(request, machine=None))
-    return [each for number, each in enumerate(requests) if each not in requests[:number]]
-
-
-def _here(solver: Solver, request: Request) -> Request:
-    """Return the request with what its machine says. A glibc that every wheel of torch loads with says nothing."""
-    here, machine = request.here, request.machine
-    if machine is None or machine.platform is not request.platform:
-        return here
-    if machine.pythons and "python" not in here.constraints:
-        here = here.on_pythons(machine.pythons, f"the machine has Python {', '.join(machine.pythons)}")
-    own, *floors = map(version_key, (machine.glibc or "none", *solver.compiled.versions.get("glibc", ())[-1:]))
-    if own and "glibc" not in here.constraints and not all(floor is None or own >= floor for floor in floors):
-        glibc = Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}"
-        here = replace(here, narrowed={**here.narrowed, "glibc": glibc})
-    return here
+    here = solver.pose(on_machine(request, solver.compiled))
+    if answer := solver.best(here):
+        return reasons(solver, here, answer)
+    for posed in map(solver.pose, elsewhere(request, solver.compiled)):
+        if answer := solver.best(posed):
+            solution = reasons(solver, posed, answer)
+            return replace(solution, warnings=(_not_here(solver, here, answer), *solution.warnings))
+    raise refuse(solver, solver.pose(replace(request, machine=None)), here=here)
 
 
 def _not_here(solver: Solver, posed: Posed, answer: Answer) -> Finding:
@@ -101,7 +76,7 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
     There is none when the request cannot be satisfied.
     """
     solver = solver or default_solver()
-    for each in _machines(solver, request):
+    for each in (on_machine(request, solver.compiled), *elsewhere(request, solver.compiled)):
         answers = solver.cells(solver.pose(each))
         if first := next(answers, None):
             yield first.cell

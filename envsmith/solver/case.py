@@ -16,8 +16,7 @@ from envsmith.model.rule import Rule, RuleKind, Severity
 from envsmith.model.version import WORDS, Spec, local_cuda, parse_release, public, version_key
 from envsmith.solver.kernel import Domains, Net, bits
 from envsmith.solver.problem import Problem
-from envsmith.solver.request import FOLLOWS
-from envsmith.solver.solver import Solver
+from envsmith.solver.solver import FOLLOWS, Solver
 from envsmith.solver.words import name_release
 
 # What a torch wheel carries.

@@ -33,11 +33,11 @@ from envsmith.solver.case import (
     states_cpu,
     subject_of,
 )
-from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
 from envsmith.solver.prefer import Nearest
 from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, contradicted, pose
 from envsmith.solver.proof import proof_of, ran_together, run_of_set, unproved
+from envsmith.solver.refusal import conflict_members
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import finding_of_row, join_words, message_of, name_release, strongest

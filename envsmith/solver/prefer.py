@@ -80,6 +80,18 @@ class Support(NamedTuple):
         return sum(1 << release for release, torches in enumerate(self.of_release) if torches)
 
 
+class TorchTests(NamedTuple):
+    """What tests say of torch beside the frameworks of an answer.
+
+    ``ran`` are the builds that ran with one of them, ``counted`` those that count as run, ``near`` the releases whose
+    tests count beside the chosen one.
+    """
+
+    ran: int
+    counted: int
+    near: int
+
+
 def _of_series(minors: Sequence[tuple[int, ...]], masks: Sequence[int]) -> tuple[int, ...]:
     """Return each release's own mask, else that of its minor series."""
     series: dict[tuple[int, ...], int] = {}
@@ -208,6 +220,7 @@ class Preference:
             places.setdefault(public(values[value]), place)
         return sorted(newest, key=lambda i: (places[public(values[i])], index.get(str(values[i])) != "default"))
 
+    @cached_property
     def default_builds(self) -> int:
         """Return the mask of the torch builds that the default index has."""
         index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
@@ -255,7 +268,7 @@ class Preference:
         for number, build in enumerate(map(str, self.problem.values[self.problem.names.index("torch")])):
             kind = public(build), build.endswith("+cpu")
             builds[kind] = builds.get(kind, 0) | 1 << number
-        default = self.default_builds()
+        default = self.default_builds
         return [
             tier | default & sum(mask for mask in builds.values() if mask & tier)
             for tier in self.tested_torch(domains, exact=True)
@@ -263,7 +276,7 @@ class Preference:
 
     def _tested_torch(self, torch: int) -> Parts:
         """Return the torch builds of each step of age: those that ran, then those of the default index."""
-        in_steps, default = self._in_steps(torch), self.default_builds()
+        in_steps, default = self._in_steps(torch), self.default_builds
 
         def parts(domains: Domains) -> Iterator[int]:
             tiers = [*self.run_torch(domains), default, *self.tested_torch(domains)]
@@ -323,10 +336,22 @@ class Preference:
         oldest = min(days.values(), default="")
         return tuple((v, ~self._before(v, min(oldest, _shifted(day, -A_WARNING)))) for v, day in days.items())
 
-    def near_torch(self, domains: Domains) -> int:
-        """Return the torch releases whose tests count beside the one chosen in ``domains``: those not much older."""
-        variable = self.problem.names.index("torch")
-        return self._recent(variable, domains[variable])
+    def untested_with(self, name: str, mask: int, domains: Sequence[int]) -> str | None:
+        """Return the framework without a known test of these releases of a part, where the chosen ones are tested."""
+        for framework, support in self.support.items():
+            tested = support.torch(domains[self.problem.names.index(framework)].bit_length() - 1)
+            if name == framework and tested and not support.torch(mask.bit_length() - 1):
+                return framework
+            if name == "torch" and tested & domains[self.problem.names.index(name)] and not tested & mask:
+                return framework
+        return None
+
+    def torch_tests(self, domains: Domains) -> TorchTests | None:
+        """Return what tests say of torch beside the frameworks chosen in ``domains``, nothing where none is known."""
+        if not (tiers := self.tested_torch(domains, exact=True)):
+            return None
+        counted, torch = self.run_torch(domains)[-1], self.problem.names.index("torch")
+        return TorchTests(ran=tiers[-1], counted=counted, near=self._recent(torch, domains[torch]))
 
     def _recent(self, variable: int, mask: int) -> int:
         """Return the values that are at most :data:`A_PROOF` older than the newest of ``mask``."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -22,8 +22,9 @@ from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solver.kernel import Net, Nogood
+from envsmith.solver.kernel import Domains, Net, Nogood, excess
 
+Masks = Sequence[tuple[int, int]]
 # Python releases are minors; a spec over patch releases admits a minor when it admits one of these.
 _PATCHES = range(40)
 _KEEP_PROBLEMS = 24
@@ -129,6 +130,24 @@ class Problem:
                 possible.append(nogood)
         return possible
 
+    def passes(self, masks: Masks, floor: Masks, *, every: bool) -> Iterator[tuple[Net, Masks, bool]]:
+        """Yield rules to keep, bounds, and whether no warning is left: without warnings, with the fewest, then whatever."""
+        hard, gentle = self.rules_net(Severity.ERROR), self.rules_net(Severity.ERROR, Severity.WARNING)
+        yield gentle, floor, True
+        domains = hard.begin([*masks, *floor])
+        if domains is None:
+            raise AssertionError("the answer that set the floor does not keep to it")
+        yield self._gentlest(domains), floor, False
+        if every:
+            yield gentle, (), True
+            yield hard, (), False
+
+    def _gentlest(self, domains: Domains) -> Net:
+        """Return the errors with the warnings that solvable ``domains`` can avoid, as many as fit together in order."""
+        hard, rows = self.rules_net(Severity.ERROR), [Net(self.full, [nogood]) for nogood in self.warnings(domains)]
+        unavoidable = excess(hard, domains, rows, range(len(rows)))
+        return hard.joined([row for number, row in enumerate(rows) if number not in unavoidable])
+
     def alike(self, variable: int, mask: int) -> int:
         """Return the values of a variable that no error tells apart from those of ``mask``."""
         key = variable, mask
@@ -177,11 +196,6 @@ class Problem:
         if cuda is None or "cpu" not in self.values[cuda]:
             return None
         return cuda, self.full[cuda] & ~self.bit(cuda, "cpu")
-
-    def assignment(self, domains: Sequence[int]) -> dict[str, str]:
-        """Return names and releases of a full assignment, without what is not known."""
-        chosen = (values[domain.bit_length() - 1] for values, domain in zip(self.values, domains, strict=True))
-        return {name: value for name, value in zip(self.names, chosen, strict=False) if value is not None}
 
 
 @dataclass(slots=True)

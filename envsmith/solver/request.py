@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.compile import Compiled
-from envsmith.knowledge.graph.load import VersionGraph
-from envsmith.model.cell import Cell, Platform, Request
-from envsmith.model.component import Component, Role
-from envsmith.model.rule import Row, Severity
-from envsmith.model.version import Spec, parse_version, public
-from envsmith.solver.kernel import Domains
+from envsmith.model.cell import Request
+from envsmith.model.component import Role
+from envsmith.model.version import Spec, public, version_key
 from envsmith.solver.prefer import OfDate, Preference
 from envsmith.solver.problem import KeptProblems, Problem, Wish, pose
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
-# What a torch wheel carries besides CUDA: in the cell, not in its name.
-FOLLOWS = ("nccl", "cudnn", "triton")
 # Who names or has one of these means to use CUDA.
 MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
 
@@ -42,13 +37,29 @@ class Posed(NamedTuple):
         """Return the same with other wishes."""
         return self._replace(problem=self.problem.with_wishes(wishes))
 
-    def and_also(self, *wishes: Wish) -> Posed:
-        """Return the same with further wishes."""
-        return self.with_wishes([*self.problem.wishes, *wishes])
+
+def on_machine(request: Request, compiled: Compiled) -> Request:
+    """Return the request with what its machine says. A glibc that every wheel of torch loads with says nothing."""
+    here, machine = request.here, request.machine
+    if machine is None or machine.platform is not request.platform:
+        return here
+    if machine.pythons and "python" not in here.constraints:
+        here = here.on_pythons(machine.pythons, f"the machine has Python {', '.join(machine.pythons)}")
+    own, *floors = map(version_key, (machine.glibc or "none", *compiled.versions.get("glibc", ())[-1:]))
+    if own and "glibc" not in here.constraints and not all(floor is None or own >= floor for floor in floors):
+        return here.narrow("glibc", Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}")
+    return here
+
+
+def elsewhere(request: Request, compiled: Compiled) -> Iterator[Request]:
+    """Yield a request that is for a machine for that machine with any Python, then for any machine."""
+    if request.machine is not None:
+        yield on_machine(replace(request, machine=replace(request.machine, pythons=())), compiled)
+        yield replace(request, machine=None)
 
 
 def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *, gaps: bool = True) -> Posed:
-    """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+    """Return the problem of a request. ``UsageError`` when it names what is not a component.
 
     ``gaps`` are those of :func:`~envsmith.solver.problem.pose`.
 
@@ -67,10 +78,10 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     extras = _extras(compiled, specs)
     if request.driver is not None:
         names["driver"] = "driver"
-        extras.setdefault("driver", []).append(_version(request.driver, "--driver"))
-    for number, gpu in enumerate(dict.fromkeys(request.gpus)):
+        extras.setdefault("driver", []).append(request.driver)
+    for number, gpu in enumerate(request.gpus):
         names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
-        extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
+        extras.setdefault("gpu", []).append(gpu)
     policy = request.wheels if request.lockable else None
     key = (gaps, request.platform, policy, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
     listed = {n: tuple(v) for n, v in extras.items()}
@@ -83,29 +94,8 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     companions = tuple(n for n in parts if n not in frameworks)
     preference = Preference(problem, frameworks, companions)
     if request.date:
-        check_day(request.date, "--date")
         preference = OfDate(problem, frameworks, companions, date=request.date)
     return Posed(request, problem, preference, chosen, pre, yanked)
-
-
-def cell_of(posed: Posed, domains: Domains) -> Cell:
-    """Return the cell of a full assignment, in the order that :class:`Cell` documents.
-
-    Several GPUs become one text, joined by commas.
-    """
-    compiled, platform = posed.problem.compiled, posed.problem.platform
-    assignment = posed.problem.assignment(domains)
-    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
-    if "gpu" in single:
-        single["gpu"] = ",".join(v for n, v in assignment.items() if n.partition("#")[0] == "gpu")
-    chosen = tuple(n for n in posed.chosen if n in single)
-    following = sorted(
-        dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST
-    )
-    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
-    components = {n: single[n] for n in (*chosen, *following)}
-    further = posed.request.packages
-    return Cell(components=components, chosen=chosen, platform=platform, index=index, further=further)
 
 
 def _check_names(compiled: Compiled, names: Iterable[str]) -> None:
@@ -125,15 +115,6 @@ def _present(compiled: Compiled, name: str, spec: Spec) -> Spec:
     if spec.text == "none" and compiled.roles[name] in (Role.COMPANION, Role.FRAMEWORK):
         raise UsageError(f"Cannot solve with {name} none: only a part of the host can be absent.", hint="Leave it out.")
     return Spec("cpu") if (name, spec.text) == ("cuda", "none") else spec
-
-
-def _version(text: str, flag: str) -> str:
-    try:
-        return parse_version(text)
-    except ValueError as error:
-        raise UsageError(
-            f"Cannot read {flag}: {error}.", hint="Give a version such as 535.54.03, or sm_90 for a GPU."
-        ) from error
 
 
 def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:
@@ -159,9 +140,9 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
             host = problem.compiled.roles[name] is Role.HOST
             wishes.append(wish._replace(masks=(*wish.masks, *also), host=host))
     wishes += [problem.wish(name, spec, reason=reason) for name, (spec, reason) in request.narrowed.items()]
-    named = {} if request.driver is None else {"driver": ("driver", _version(request.driver, "--driver"))}
+    named = {} if request.driver is None else {"driver": ("driver", request.driver)}
     gpus = [n for n, c in zip(problem.names, problem.components, strict=False) if c == "gpu" and n not in specs]
-    named |= {n: ("gpu", _version(g, "--gpu")) for n, g in zip(gpus, dict.fromkeys(request.gpus), strict=False)}
+    named |= {n: ("gpu", g) for n, g in zip(gpus, request.gpus, strict=False)}
     for name, (component, version) in named.items():
         variable = problem.names.index(name)
         mask = (variable, problem.bit(variable, version))
@@ -173,7 +154,6 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
         without = Wish("cuda", "cpu", ((variable, problem.full[variable] & ~builds),), reason=reason)
         wishes.append(without if absent else _no_stealth(problem))
     if request.exclude_newer:
-        check_day(request.exclude_newer, "--exclude-newer")
         masks = _published(problem, request.exclude_newer)
         wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
     return wishes
@@ -187,16 +167,6 @@ def _no_stealth(problem: Problem) -> Wish:
     with_cuda = {public(v) for v in here if not v.endswith("+cpu")}
     mask = problem.full[variable] & ~sum(1 << i for v, i in without.items() if public(v) in with_cuda)
     return Wish("cuda", "!=cpu", ((variable, mask),), reason="no build without it was asked for")
-
-
-def check_day(text: str, flag: str) -> None:
-    """Refuse what is not an ISO day by ``UsageError``."""
-    try:
-        day = date.fromisoformat(text).isoformat()
-    except ValueError:
-        day = ""
-    if day != text:
-        raise UsageError(f"Cannot read {flag} {text!r}: it is not a day.", hint="Write it as 2026-11-20.")
 
 
 def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:
@@ -232,94 +202,3 @@ def avoided(
 def _names_pre(spec: Spec) -> bool:
     """Return whether a spec mentions a pre-release: by PEP 440 it then admits pre-releases."""
     return bool(re.search(r"\d(?:\.?(?:a|b|rc|dev|alpha|beta|pre))\d*", spec.text))
-
-
-# What the rules demand of Python distributions that are not in a cell: handed to the package resolver as constraints.
-
-
-_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|<|>)?([^<>=!~*]+)(\.\*)?")
-_OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
-# More exclusions than this say less than they cost; no rule of today comes near.
-_MAX_EXCLUDED = 80
-
-
-def demands_of(graph: VersionGraph, components: Mapping[str, str], platform: Platform) -> tuple[tuple[str, str], ...]:
-    """Return ``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
-
-    Only rules that make something fail count (severity error), and only such that speak of exactly one component
-    outside the cell. What a release or wheel declares in its own metadata is left out: the resolver reads that itself.
-    """
-    demands: dict[tuple[str, str], None] = {}
-    for compiled in graph.compiled.rules_of(components):
-        if compiled.declared or compiled.bundles or all(name in components for name in compiled.components):
-            continue
-        for row in graph.rule(compiled.id).rows:
-            if row.severity is Severity.ERROR and (not row.platforms or platform in row.platforms):
-                for text in _row_demands(graph, row, components):
-                    demands.setdefault((text, compiled.id))
-    return tuple(demands)
-
-
-def _row_demands(graph: VersionGraph, row: Row, components: Mapping[str, str]) -> Iterable[str]:
-    outside = [c for c in row.when if c not in components]
-    if any(
-        c in components and not all(spec.contains(v) for v in components[c].split(",")) for c, spec in row.when.items()
-    ):
-        return
-    if row.needs and not outside:
-        for name, spec in row.needs.items():
-            distribution = _distribution(graph.components.by_name.get(name))
-            if name not in components and distribution and not spec.is_any:
-                yield from _required(graph, name, distribution, spec)
-    elif not row.needs and len(outside) == 1:
-        (name,) = outside
-        distribution = _distribution(graph.components.by_name.get(name))
-        if distribution and len(row.when) > 1:
-            yield from _forbidden(graph, name, distribution, row.when[name])
-
-
-def _distribution(component: Component | None) -> str | None:
-    """Return the distribution that carries a component's version, when there is one and only one.
-
-    Frameworks come in by choice alone.
-    """
-    if component is None or not component.distributions or component.role is Role.FRAMEWORK:
-        return None
-    if len(component.distributions) == 1 or component.name in component.distributions:
-        return component.name if component.name in component.distributions else component.distributions[0]
-    return None
-
-
-def _required(graph: VersionGraph, name: str, distribution: str, spec: Spec) -> Iterable[str]:
-    if "||" not in spec.text:
-        yield distribution + _explicit(spec)
-        return
-    yield from _excluded(graph, name, distribution, lambda v: not spec.contains(v))
-
-
-def _forbidden(graph: VersionGraph, name: str, distribution: str, spec: Spec) -> Iterable[str]:
-    """Return the opposite of a spec.
-
-    In one clause where that can be said, else by excluding the releases that are known.
-    """
-    match = _CLAUSE.fullmatch(_explicit(spec)) if "||" not in spec.text and "," not in spec.text else None
-    if match and match[1] in _OPPOSITE:
-        yield f"{distribution}{_OPPOSITE[match[1]]}{match[2]}{match[3] or ''}"
-        return
-    yield from _excluded(graph, name, distribution, spec.contains)
-
-
-def _excluded(graph: VersionGraph, name: str, distribution: str, bad: Callable[[str], bool]) -> Iterable[str]:
-    versions = [version for version in graph.compiled.versions.get(name, ()) if bad(version)]
-    if versions and len(versions) <= _MAX_EXCLUDED:
-        yield distribution + ",".join(f"!={version}" for version in versions)
-
-
-def _explicit(spec: Spec) -> str:
-    """Return a spec as PEP 440: bare versions get their operator."""
-    clauses = []
-    for clause in spec.text.split(","):
-        bare = clause[:1].isdigit()
-        exact = Spec(clause).exact if bare else None
-        clauses.append(clause if not bare else f"=={exact}" if exact else f"=={clause}.*")
-    return ",".join(clauses)

@@ -12,14 +12,15 @@ from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Severity
-from envsmith.solver.kernel import Domains, Effort, Net, excess, nearest, smallest_conflict
+from envsmith.solver.kernel import Domains, Effort, Net, nearest, smallest_conflict
 from envsmith.solver.problem import KeptProblems, Problem, RuleNogoods, Wish
-from envsmith.solver.request import Posed, cell_of, pose_request
+from envsmith.solver.request import Posed, pose_request
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
 _CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
+# What a torch wheel carries besides CUDA: in the cell, not in its name.
+FOLLOWS = ("nccl", "cudnn", "triton")
 MAX_REPAIRS = 3
-Masks = Sequence[tuple[int, int]]
 # Of a repair that brings a warning which was not there before.
 _TROUBLE = 2
 
@@ -56,7 +57,7 @@ class Solver:
         return self.graph.knowledge()
 
     def pose(self, request: Request, *, gaps: bool = True) -> Posed:
-        """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+        """Return the problem of a request. ``UsageError`` when it names what is not a component.
 
         Without ``gaps`` a missing fact counts against nothing, as in a judgement.
         """
@@ -98,10 +99,10 @@ class Solver:
                 if not every:
                     return
             floor = posed.preference.floor(newest)
-            for net, bounds, label in _passes(posed.problem, masks, floor, avoided, every=every):
+            for net, bounds, is_clean in posed.problem.passes(masks, floor, every=every):
                 domains = net.begin([*masks, *bounds])
                 for solution in net.search(domains, steps, past=past) if domains else ():
-                    yield solution, label
+                    yield solution, avoided | {"warning"} if is_clean else avoided
                     if not every:
                         return
             past = masks  # its last pass kept to nothing else
@@ -151,6 +152,7 @@ class Solver:
         that mends them, and comes after it.
         """
         effort, roles = effort or Effort(), self.compiled.roles
+        mild = posed._replace(problem=posed.problem.without_warnings(warned)) if warned else None
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
@@ -162,7 +164,7 @@ class Solver:
                 if candidates and effort.is_spent():
                     break
                 gone = [loose[i] for i in given_up]
-                answer, trouble = self._cleanest(posed, _without(posed.problem, gone), warned)
+                answer, trouble = self._cleanest(posed, _without(posed.problem, gone), mild)
                 if answer:
                     repair = (here and self._repair_here(here, gone)) or _repair(posed, gone, answer)
                     candidates.append((repair, trouble))
@@ -180,30 +182,34 @@ class Solver:
         answer = self.best(here, wishes=_without(here.problem, gone))
         return _repair(here, gone, answer) if answer else None
 
-    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], warned: frozenset[str]) -> tuple[Answer | None, int]:
-        """Return the best cell, with 0 when it has no warning, 1 when only those of ``warned``, else 2."""
+    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], mild: Posed | None) -> tuple[Answer | None, int]:
+        """Return the best cell, with 0 when it has no warning, 1 when it has none in the ``mild`` problem, else 2."""
         answer = self.best(posed, wishes=wishes)
-        if answer is None or "warning" in answer.avoided or not warned:
+        if answer is None or "warning" in answer.avoided or mild is None:
             return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
-        milder = self.best(posed._replace(problem=posed.problem.without_warnings(warned)), wishes=wishes)
+        milder = self.best(mild, wishes=wishes)
         return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
 
 
-def _passes(
-    problem: Problem, masks: Sequence[tuple[int, int]], floor: Masks, avoided: frozenset[str], *, every: bool
-) -> Iterator[tuple[Net, Masks, frozenset[str]]]:
-    """Yield rules to keep, bounds, and what is avoided by them: without warnings, with the fewest, then whatever."""
-    hard, gentle = problem.rules_net(Severity.ERROR), problem.rules_net(Severity.ERROR, Severity.WARNING)
-    yield gentle, floor, avoided | {"warning"}
-    domains = hard.begin([*masks, *floor])
-    if domains is None:
-        raise AssertionError("the answer that set the floor does not keep to it")
-    rows = [Net(problem.full, [nogood]) for nogood in problem.warnings(domains)]
-    unavoidable = excess(hard, domains, rows, range(len(rows)))
-    yield hard.joined([row for number, row in enumerate(rows) if number not in unavoidable]), floor, avoided
-    if every:
-        yield gentle, (), avoided | {"warning"}
-        yield hard, (), avoided
+def cell_of(posed: Posed, domains: Domains) -> Cell:
+    """Return the cell of a full assignment, in the order that :class:`Cell` documents.
+
+    Several GPUs become one text, joined by commas.
+    """
+    problem, compiled, platform = posed.problem, posed.problem.compiled, posed.problem.platform
+    values = (values[domain.bit_length() - 1] for values, domain in zip(problem.values, domains, strict=True))
+    known = {name: value for name, value in zip(problem.names, values, strict=False) if value is not None}
+    single = {n: v for n, v in known.items() if not n.startswith("gpu#")}
+    if "gpu" in single:
+        single["gpu"] = ",".join(v for n, v in known.items() if n.partition("#")[0] == "gpu")
+    chosen = tuple(n for n in posed.chosen if n in single)
+    following = sorted(
+        dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST
+    )
+    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
+    components = {n: single[n] for n in (*chosen, *following)}
+    further = posed.request.packages
+    return Cell(components=components, chosen=chosen, platform=platform, index=index, further=further)
 
 
 _SOLVERS: dict[str, Solver] = {}

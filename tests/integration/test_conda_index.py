@@ -14,8 +14,8 @@ from envsmith.builder import arrow as pipeline
 from envsmith.builder import existing
 from envsmith.builder import options as envsmith_options
 from envsmith.errors import NetworkError
-from envsmith.lock.conda.lock import stored
 from envsmith.lock.conda.model import CondaRequest
+from envsmith.lock.conda.part import stored
 from envsmith.lock.conda.solve import compare
 from envsmith.model.cell import Request
 from envsmith.solver import solve

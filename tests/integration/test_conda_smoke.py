@@ -17,8 +17,8 @@ import pytest
 from envsmith.builder import arrow as build
 from envsmith.builder import locking
 from envsmith.builder import options as envsmith_options
-from envsmith.lock.conda.lock import stored
 from envsmith.lock.conda.model import CondaRequest
+from envsmith.lock.conda.part import stored
 from envsmith.lock.conda.solve import compare
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock

@@ -14,8 +14,8 @@ from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.rule import Severity
 from envsmith.model.version import WORDS, Spec, public
 from envsmith.solver import default_solver, solve
-from envsmith.solver.explain import refuse
 from envsmith.solver.kernel import Effort
+from envsmith.solver.refusal import refuse
 
 # `make fuzz` asks 200 sets.
 _SEEDS = int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "0")) // 5

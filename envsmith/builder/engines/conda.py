@@ -20,7 +20,8 @@ from envsmith.builder.engines.conda_content import content_digest, inspect_prefi
 from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
 from envsmith.lock.conda.install import realise, variables
 from envsmith.lock.conda.lock_files import load_lock
-from envsmith.lock.conda.solve import MOVABLE, compare
+from envsmith.lock.conda.solve import compare
+from envsmith.lock.conda.specs import MOVABLE
 from envsmith.lock.index.uv import find_uv
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity

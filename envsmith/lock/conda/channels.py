@@ -30,7 +30,6 @@ from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, S
 from envsmith.lock.conda.copies import drop_changed, sealed
 from envsmith.lock.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.lock.conda.names import clean, public_url, require_rattler, scrub
-from envsmith.lock.days import cutoff
 from envsmith.net.address import parts_of
 from envsmith.net.authorities import ca_bundle
 
@@ -444,6 +443,7 @@ def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channel
         progress("certificates of channels are not checked: the configuration says so")
     for name in labels:
         progress(f"channel {name}: {platform}")
+    client = access_to(conda.channels).client()  # what is wrong in the settings is said before anything is written
     copies = conda.cache_dir / "repodata"
     if not conda.offline:
         _prepare(copies)
@@ -454,7 +454,7 @@ def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channel
         default_config=config,
         per_channel_config={"file://": rattler.SourceConfig()},
         max_concurrent_requests=16,
-        client=access_to(conda.channels).client(),
+        client=client,
     )
     return Channels(
         bases=tuple(map(public_url, bases)),
@@ -462,13 +462,8 @@ def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channel
         subdirs=(platform, "noarch"),
         gateway=gateway,
         copies=copies,
-        exclude_newer=_too_late(conda.exclude_newer),
+        exclude_newer=conda.end,
     )
-
-
-def _too_late(day: str | None) -> dt.datetime | None:
-    """Return the first moment of which nothing counts."""
-    return dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
 
 
 def _prepare(copies: Path) -> None:

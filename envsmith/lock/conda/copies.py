@@ -27,11 +27,11 @@ def drop_changed(folder: Path, *, offline: bool) -> None:
 
     ``NetworkError`` when that is not allowed, ``StorageError`` when a file cannot be removed.
     """
+    found = dict(_digests(folder))
     entry = load_entry(folder / _LIST, _KEY)
-    digests = json.loads(entry.content) if entry else {}
-    for path in _files(folder):
-        if digests.get(str(path.relative_to(folder))) == (_digest(path) or "none"):
-            continue
+    fetched = json.loads(entry.content) if entry else {}
+    for name in (name for name, digest in found.items() if digest is None or fetched.get(name) != digest):
+        path = folder / name
         if offline:
             raise NetworkError(
                 f"Cannot use the copy of a channel's index: {path} is not what was fetched.",
@@ -50,14 +50,18 @@ def sealed(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        digests = {}
         for path in _files(folder):
             with suppress(OSError):  # another envsmith fetched it again
                 if stat.S_ISREG(mode := path.lstat().st_mode) and mode & 0o022:
                     path.chmod(stat.S_IMODE(mode) & ~0o022)
-            if digest := _digest(path):
-                digests[str(path.relative_to(folder))] = digest
+        digests = {name: digest for name, digest in _digests(folder) if digest is not None}
         store_entry(folder / _LIST, _KEY, json.dumps(digests).encode())
+
+
+def _digests(folder: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield every file with its sha256, nothing for one that others may write."""
+    for path in _files(folder):
+        yield str(path.relative_to(folder)), _digest(path)
 
 
 def _files(folder: Path) -> Iterator[Path]:

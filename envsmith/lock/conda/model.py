@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envsmith.base.cache import cache_folder
+from envsmith.lock.days import cutoff
 from envsmith.model.cell import Cell, Platform
 
 # Receives progress, one line at a time.
@@ -34,6 +36,12 @@ class CondaRequest:
     def platforms_of(self, cell: Cell) -> tuple[Platform, ...]:
         """Return the cell's own platform and those that were asked for, in one order."""
         return tuple(sorted({cell.platform, *self.platforms}, key=lambda p: p.value))
+
+    @property
+    def end(self) -> dt.datetime | None:
+        """Return the first moment of which nothing counts."""
+        day = self.exclude_newer
+        return dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
 
     def until(self, default: str | None) -> CondaRequest:
         """Return the same with the day after which packages are not seen.

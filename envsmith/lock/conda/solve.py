@@ -24,7 +24,7 @@ from envsmith.lock.conda.names import (
     require_rattler,
     same_version,
 )
-from envsmith.lock.conda.specs import HOST, CondaPlan
+from envsmith.lock.conda.specs import HOST, MOVABLE, CondaPlan
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Finding
 from envsmith.model.lock import Pin
@@ -151,8 +151,6 @@ def _needs(package: CondaPackage, by_name: Mapping[str, CondaPackage]) -> list[s
 
 
 _RELAXED = "Conda has dependencies in other releases than the pip lock; the components of the cell are equal"
-# What Conda's PyTorch binds more narrowly than the wheel does, and a user can choose another release of.
-MOVABLE = ("nccl", "cudnn", "triton")
 
 Solved = tuple[tuple[CondaSpec, ...], tuple[CondaPackage, ...], tuple[str, ...]]
 

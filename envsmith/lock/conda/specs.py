@@ -6,9 +6,9 @@ Pure: the channel is a function from name to builds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from envsmith.errors import LockError
+from envsmith.errors import LockError, UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock.conda.model import CondaPackage, CondaSpec
 from envsmith.lock.conda.names import candidates, clean, component_version, cuda_of_build, fold, listing, same_version
@@ -20,6 +20,8 @@ Offer = Callable[[str], Sequence[CondaPackage]]
 
 # What the machine is, not what is installed; `gcc` and `toolkit` come back as compilers.
 HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi"})
+# What Conda's PyTorch binds more narrowly than the wheel does, and a user can choose another release of.
+MOVABLE = ("nccl", "cudnn", "triton")
 _CORE = frozenset({"python", "torch", "cuda", "nccl", "cudnn", "triton"})
 # torch wheels of these years are manylinux_2_28; conda-lock assumes the same glibc and kernel when nothing is said.
 _GLIBC, _KERNEL = "2.28", "5.10"
@@ -47,6 +49,17 @@ def cuda_of(cell: Cell) -> str | None:
     """Return ``12.9``, or ``None`` for a cell without CUDA."""
     cuda = cell.components.get("cuda", "cpu")
     return None if cuda in WORDS else minor_of(cuda)
+
+
+def without(cell: Cell, tolerate: Sequence[str]) -> Cell:
+    """Return the cell without the components whose release may differ. ``UsageError`` for one that may not."""
+    if wrong := sorted(set(tolerate) - set(MOVABLE)):
+        raise UsageError(
+            f"Cannot let {', '.join(wrong)} differ from the pip lock: only {', '.join(MOVABLE)} may.",
+            hint=f"Use --conda-tolerate with {' or '.join(MOVABLE)}.",
+        )
+    components = {name: version for name, version in cell.components.items() if name not in tolerate}
+    return replace(cell, components=components, chosen=tuple(n for n in cell.chosen if n in components))
 
 
 def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:

@@ -15,9 +15,9 @@ from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.record import Failure, Record
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solver.explain import conflicts
 from envsmith.solver.kernel import Domains
 from envsmith.solver.known_bad import known_bad, stated_by_metadata
+from envsmith.solver.refusal import conflicts
 from envsmith.solver.request import Posed
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import join_words

@@ -17,9 +17,9 @@ from envsmith.project.ci.library import Library, admitted_pythons
 from envsmith.project.ci.possible import judged_request, unary_of, unstated_rules
 from envsmith.project.declared import Declared
 from envsmith.solver import default_solver
-from envsmith.solver.explain import refuse
 from envsmith.solver.kernel import Net
 from envsmith.solver.problem import RuleNogoods
+from envsmith.solver.refusal import refuse
 from envsmith.solver.request import Posed
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import join_words, rule_sentence, shown_spec, strongest

@@ -16,12 +16,12 @@ from envsmith.model.rule import Rule, Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.project.ci.library import Library
 from envsmith.solver import default_solver
-from envsmith.solver.explain import refuse
 from envsmith.solver.kernel import Domains, Net, bits
 from envsmith.solver.known_bad import stated_by_metadata
 from envsmith.solver.problem import Problem, RuleNogoods
-from envsmith.solver.request import Posed, cell_of
-from envsmith.solver.solver import Solver
+from envsmith.solver.refusal import refuse
+from envsmith.solver.request import Posed
+from envsmith.solver.solver import Solver, cell_of
 from envsmith.solver.words import rule_sentence
 
 # A covering choice over this many rows takes seconds; more are a sign of an axis without a grain.

@@ -15,7 +15,7 @@ from build_helpers import FakeEngine, options_in
 from envsmith.builder import locking
 from envsmith.builder.engines import EngineChoice
 from envsmith.errors import NetworkError
-from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.conda import part as conda_part
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive, Lock, Pin
 
@@ -58,7 +58,7 @@ def world(monkeypatch, tmp_path):
 
     monkeypatch.setattr("envsmith.builder.arrow.choose_engine", choose)
     monkeypatch.setattr(locking, "lock_cell", lock_cell)
-    monkeypatch.setattr(conda_lock, "lock_conda", no_channel)
+    monkeypatch.setattr(conda_part, "lock_conda", no_channel)
     monkeypatch.chdir(tmp_path)
     return engine
 

@@ -56,5 +56,5 @@ def test_a_cell_that_packages_contradict_is_not_locked_again_when_nothing_else_c
 
     monkeypatch.setattr(locking, "learn_more", lambda _error, _request, _learned: Learned())
     with pytest.raises(ContradictionError):
-        locking.agreed(options_in(tmp_path), Clock(silent), lock)
+        locking.agreed(options_in(tmp_path).request, Clock(silent), lock)
     assert len(locked) == 1

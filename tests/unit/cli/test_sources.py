@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from envsmith.cli.app import run
-from envsmith.cli.sources import SourceFlags
+from envsmith.cli.flags import LockFlags, RequestFlags
+from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import UsageError
-from envsmith.model.cell import Request
+from envsmith.model.cell import DEVEL, RUNTIME, Request
 from envsmith.model.version import Spec
 
 
@@ -37,6 +39,18 @@ def test_an_archive_of_a_component_puts_its_release_into_the_request(apex):
     assert compiled.variables == {"apex": (("APEX_CPP_EXT", "1"), ("APEX_CUDA_EXT", "0"))}
     digest = apex.rpartition("=")[2]
     assert flags.text == f"--source apex@sha256:{digest} --compile apex:APEX_CPP_EXT=1 --compile apex:APEX_CUDA_EXT=0"
+
+
+def test_the_flavour_devel_asks_for_a_cuda_whose_nvcc_the_index_has():
+    def cuda(flavour):
+        flags = RequestFlags(framework=("deepspeed",), machine="none")
+        options = lock_options(flags, SourceFlags(), LockFlags(), flavour=flavour, conda=False, output=Path("cells"))
+        return options.request.narrowed.get("cuda")
+
+    assert cuda(RUNTIME) is None
+    spec, reason = cuda(DEVEL)
+    assert (spec.contains("13.0"), spec.contains("12.8")) == (True, False)
+    assert reason.startswith("an image of the flavour devel has nvcc")
 
 
 def test_another_release_than_the_archive_s_cannot_be_asked_for(apex):

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from envsmith.errors import UsageError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
@@ -232,6 +233,30 @@ def test_a_request_takes_names_and_texts_for_specs():
 
     assert request.frameworks == {"deepspeed": Spec("*")}
     assert request.constraints == {"torch": Spec("2.9"), "python": Spec("3.12")}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"driver": "new"}, "Cannot read --driver: "),
+        ({"gpus": ("sm_90", "h?")}, "Cannot read --gpu: "),
+        ({"exclude_newer": "2026-11"}, "Cannot read --exclude-newer '2026-11': it is not a day."),
+        ({"date": "20261101"}, "Cannot read --date '20261101': it is not a day."),
+    ],
+)
+def test_a_request_holds_versions_and_days_only(given, message):
+    with pytest.raises(UsageError) as refused:
+        Request(**given)
+
+    assert refused.value.message.startswith(message)
+
+
+def test_what_narrows_a_request_twice_holds_both_times():
+    request = Request().narrow("cuda", Spec(">=12.8"), "the flavour").narrow("cuda", Spec("<13"), "the lock")
+
+    spec, reason = request.narrowed["cuda"]
+    assert [spec.contains(version) for version in ("12.6", "12.8", "13.0")] == [False, True, False]
+    assert reason == "the lock, and the flavour asks for >=12.8"
 
 
 def test_a_component_is_known_by_every_spelling_and_no_two_share_one():

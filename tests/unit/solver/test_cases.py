@@ -12,7 +12,8 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solver import cells, check, default_solver, explain_cell, solve
+from envsmith.solver import cells, check, default_solver, solve
+from envsmith.solver.explain import explain_cell
 
 FOLDER = Path(__file__).parents[2] / "cases" / "solve"
 CASES = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}

@@ -8,7 +8,8 @@ from envsmith.errors import UsageError
 from envsmith.model.cell import Platform, Request, WheelPolicy
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
-from envsmith.solver import explain_cell, explain_rule, explain_upgrade, solve
+from envsmith.solver import solve
+from envsmith.solver.explain import explain_cell, explain_rule, explain_upgrade
 
 
 def test_cell_says_what_is_newer_and_which_rule_keeps_it_out(solver):

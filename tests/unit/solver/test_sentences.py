@@ -17,7 +17,8 @@ from envsmith.errors import EnvsmithError
 from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import Refusal
 from envsmith.model.version import Spec
-from envsmith.solver import cells, check, constraints_for, explain_cell, explain_rule, explain_upgrade, solve
+from envsmith.solver import cells, check, constraints_for, solve
+from envsmith.solver.explain import explain_cell, explain_rule, explain_upgrade
 from envsmith.solver.solver import Solver
 
 Golden = Callable[[str, str], None]

@@ -11,8 +11,9 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import Refusal, UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.solver import cells, check, solve, solver_of
-from envsmith.solver.explain import reasons, refuse
+from envsmith.solver.choices import reasons
 from envsmith.solver.kernel import Effort
+from envsmith.solver.refusal import refuse
 
 
 def write_files(folder, files):

@@ -96,9 +96,9 @@ def test_nothing_that_the_channel_lacks_is_chosen_quietly(options, uv_asked):
 def test_second_run_keeps_what_is_there_and_needs_no_channel(options, uv_asked, monkeypatch):
     first = build.lock_only(options)
     before = {name: (first.directory / name).read_bytes() for name in first.files}
-    from envsmith.lock.conda import lock
+    from envsmith.lock.conda import part
 
-    monkeypatch.setattr(lock, "lock_conda", lambda *_a, **_k: pytest.fail("locked again"))
+    monkeypatch.setattr(part, "lock_conda", lambda *_a, **_k: pytest.fail("locked again"))
     again = build.lock_only(options)
     assert {name: (again.directory / name).read_bytes() for name in again.files} == before
     assert len(uv_asked) == 1

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from envsmith.errors import LockError
-from envsmith.lock.conda.lock import pip_section
 from envsmith.lock.conda.lock_files import (
     content_hash,
     environment_yml,
@@ -18,6 +17,7 @@ from envsmith.lock.conda.lock_files import (
 )
 from envsmith.lock.conda.model import CondaLock, CondaPackage, CondaRequest, CondaSpec, PipPackage, PlatformLock
 from envsmith.lock.conda.names import candidates, clean, component_version, cuda_of_build, listing, same_version
+from envsmith.lock.conda.pip_section import pip_section
 from envsmith.lock.conda.solve import compare
 from envsmith.lock.conda.specs import make_plan, virtual_packages
 from envsmith.model.cell import Platform
