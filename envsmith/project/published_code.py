@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.version import Version
+
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.reach import PackageUses
@@ -24,6 +26,7 @@ from envsmith.project.code.judge_uses import by_distribution, component_name, ha
 from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
 from envsmith.project.published_names import names_with_published
+from envsmith.project.published_protos import PROTOBUF, refused_protos
 from envsmith.project.published_stated import stated_python
 
 # How much of what functions take is told of one release.
@@ -97,10 +100,39 @@ def lacking(
     if errors:
         return [release.finding("release-takes", error, Severity.ERROR, "cannot be imported") for error in errors]
     stops = [(stop.path, stop.line) for stop in package.stops(root) if not stop.available]
+    if refused := _refused_proto(release, texts, versions, {*package.paths_at_import(root)}):
+        return [refused]
     if refusal := next((refusal for stop in stops if (refusal := sources.refusals.get(stop))), None):
         return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported")]
     later = _when_called(texts, versions, names, names_of, sources)
     return [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
+
+
+def _refused_proto(
+    release: PublishedRelease, texts: Mapping[str, bytes], versions: Mapping[str, str], at_import: Container[str]
+) -> Finding | None:
+    """Return that protobuf refuses a module of it: one that its import runs, if there is one."""
+    stated = versions.get(PROTOBUF, "")
+    refused = (
+        sorted(refused_protos(texts, Version(stated)), key=lambda one: one[0] not in at_import)
+        if stated[:1].isdigit()
+        else []
+    )
+    if not refused:
+        return None
+    path, maker, spec = refused[0]
+    is_run = path in at_import
+    return Finding(
+        rule="release-protos",
+        severity=Severity.ERROR if is_run else Severity.WARNING,
+        components={release.name: release.version, PROTOBUF: stated},
+        needs={PROTOBUF: spec},
+        message=f"{release.name} {release.version} {'cannot be imported' if is_run else 'fails where this is loaded'}: "
+        f"{maker} made {path}, which protobuf {stated} refuses",
+        evidence=(release.evidence,),
+        fix=f"Install protobuf{spec}, or another release of {release.name}.",
+        stage="import",
+    )
 
 
 def _settled(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> SettledSources:

@@ -120,6 +120,10 @@ class PackageUses(Generic[_File]):
                 if use.function == step.function and self._is_certain(step.module, use.guard):
                     yield PlacedUse(use=use, module=step.module, available=self._available(step, use.guard))
 
+    def paths_at_import(self, entry: str) -> Iterator[str]:
+        """Yield the paths of the modules that the import of ``entry`` surely runs."""
+        return (self._paths[step.module] for step in self._run(tuple(entry.split("."))) if not step.available)
+
     def stops(self, entry: str) -> Iterator[PlacedStop]:
         """Yield each ``raise`` that the import of ``entry`` surely comes to."""
         for step in self._run(tuple(entry.split("."))):
