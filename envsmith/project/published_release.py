@@ -57,7 +57,7 @@ class IndexRelease:
         yield from self._withdrawal()
         stated, python = stated_releases(versions), stated_python(versions)
         errors: list[Finding] = []
-        with suppress(ContentError):  # a line of its METADATA that nobody can read says nothing of its files
+        with suppress(NetworkError, ContentError):  # METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
         try:
             errors = errors or [*self._misbuilt(stated, python, platform)]
