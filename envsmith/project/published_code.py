@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.own_classes import OwnClasses
 from envsmith.knowledge.names.reach import PackageUses
 from envsmith.knowledge.names.scopes import Chain
 from envsmith.knowledge.names.settled_source import Refusal, SettledSources
@@ -179,7 +180,12 @@ def _when_called(
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
     files = ProjectSources(root=Path(), sources=read, files=frozenset(texts))
-    code = read_project_uses(files, lambda name: names.distribution_of(name) is not None, parse=settled.parse)
+    code = read_project_uses(
+        files,
+        lambda name: names.distribution_of(name) is not None,
+        parse=settled.parse,
+        ancestor=OwnClasses(texts, settled.parse).of_class,
+    )
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
     uses = tuple(once.values())

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from envsmith.knowledge.names.dotted import absolute
 from envsmith.knowledge.names.guards import leaves
+from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
 from envsmith.knowledge.names.version_values import Evaluator, Function, Named, Scope, Worth
 
@@ -47,7 +48,7 @@ class SettledSources:
         has_name: Callable[[Chain], bool],
     ) -> None:
         self._texts = texts
-        self._paths = {_module(path): path for path in texts if path.endswith(".py")}
+        self._paths = {module_of(path): path for path in texts if path.endswith(".py")}
         self._evaluator = Evaluator(releases, distribution, self._own, has_name)
         self._scopes: dict[str, Scope] = {}
         self._settlers: dict[str, _Settler] = {}
@@ -58,7 +59,7 @@ class SettledSources:
         """Return the tree of a source as it runs. ``SyntaxError`` and ``ValueError`` as ``ast.parse`` raises them."""
         if self._asking is None or not self._asking.search(source):
             return ast.parse(source)
-        self._scope(_module(path))
+        self._scope(module_of(path))
         return self._settlers[path].tree() if path in self._settlers else ast.parse(source)
 
     def _names_of_tests(self) -> re.Pattern[bytes] | None:
@@ -92,10 +93,6 @@ class SettledSources:
             self._settlers[path] = settler = _Settler(self._evaluator, package, scope, path, self.refusals)
             settler.read(tree)
         return self._scopes[module]
-
-
-def _module(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 class _Settler:

@@ -19,6 +19,7 @@ from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
+from envsmith.knowledge.names.own_classes import Ancestor
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -115,13 +116,23 @@ class ModuleUses:
 
 
 def read_uses(
-    source: bytes | str, module: str, *, package: bool, own: Collection[str], parse: Parse = ast.parse
+    source: bytes | str,
+    module: str,
+    *,
+    package: bool,
+    own: Collection[str],
+    parse: Parse = ast.parse,
+    ancestor: Callable[[ast.ClassDef], Ancestor | None] | None = None,
 ) -> ModuleUses:
     """Read a module. ``own`` are the dotted names that belong to it, what is below them included.
 
+    ``ancestor`` may know the class of another package from which a class descends through others of its own.
+
     Raises ``SyntaxError`` for what this Python cannot read.
     """
-    return _read(_Reader(module, module if package else module.rpartition(".")[0], frozenset(own)), source, parse)
+    reader = _Reader(module, module if package else module.rpartition(".")[0], frozenset(own))
+    reader.ancestor = ancestor
+    return _read(reader, source, parse)
 
 
 class OpenModule:
@@ -166,6 +177,7 @@ class _Reader:
         self.result = ModuleUses()
         self.module, self.package, self.own = module, package, own
         self.later: dict[str, Callable[[], None]] | None = None
+        self.ancestor: Callable[[ast.ClassDef], Ancestor | None] | None = None
         self.lazy_annotations = False
         self.walrus = True
         self.texts: dict[str, str] = {}
@@ -324,8 +336,8 @@ class _Reader:
     def klass(self, node: ast.ClassDef, guard: Guard) -> None:
         for part in (*node.decorator_list, *node.bases, *(k.value for k in node.keywords)):
             self.expression(part, guard)
-        base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
-        self.bases.append(Origin(base.chain, member=True, hidden=own_members(node)) if base else None)
+        base = self.base_of(node)
+        self.bases.append(base)
         self.fields.append(self.fields_of(node) if self.is_one_text else {})
         self.bind(node.name, None)
         self.scopes.append(Scope(unsure_names(node.body, walrus=self.walrus), is_class=True))
@@ -341,6 +353,14 @@ class _Reader:
         self.scopes.pop()
         self.bases.pop()
         self.fields.pop()
+
+    def base_of(self, node: ast.ClassDef) -> Origin | None:
+        """Return an object of the one class of another package that a class descends from."""
+        base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
+        if base is not None and not (self.ancestor and self.is_own(base.chain)):
+            return Origin(base.chain, member=True, hidden=own_members(node))
+        ancestor = self.ancestor(node) if self.ancestor and len(self.scopes) == 1 else None
+        return Origin(ancestor.chain, member=True, hidden=ancestor.hidden) if ancestor and ancestor.chain else None
 
     def fields_of(self, node: ast.ClassDef) -> dict[str, Origin]:
         """Return what the methods of a class store in it, where that is an object of one imported class and nothing else."""

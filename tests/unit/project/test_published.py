@@ -416,6 +416,29 @@ def test_who_takes_from_a_release_that_cannot_be_read_hears_so():
     )
 
 
+def test_a_member_of_a_base_class_that_stands_behind_classes_of_other_modules_is_a_warning():
+    user = index_of("1.2")
+    sources = {
+        "nobody_knows/__init__.py": "from .mixin import Base",
+        "nobody_knows/base.py": "from some_library import Module\nclass Mixin:\n    own = 1\nclass Base(Mixin, Module):\n    ...\n",
+        "nobody_knows/model.py": (
+            "import some_library\nfrom .base import Base\nclass Model(Base):\n"
+            "    def f(self):\n        self.own\n        return self.old()\n"
+        ),
+        "nobody_knows-1.2.dist-info/METADATA": _METADATA,
+    }
+    user.release("1.2", sources)
+    base = "class Module:\n    def {}(self): ..."
+    packages = Packages(user, library(*map(base.format, ("old", "old", "new", "new"))))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.3").findings
+
+    assert (
+        "nobody_knows/model.py:6 takes some_library.Module.old, which some-library 2.3 does not have" in finding.message
+    )
+    assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
 def test_a_function_that_takes_a_failure_is_silent():
     source = "def f():\n    try:\n        from transformers import AutoModelWithLMHead\n    except ImportError:\n        pass\n"
 
