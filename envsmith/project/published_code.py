@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from packaging.version import Version
 
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.names.own_classes import OwnClasses
+from envsmith.knowledge.names.own_classes import Ancestors, OwnClasses
 from envsmith.knowledge.names.reach import PackageUses
 from envsmith.knowledge.names.scopes import Chain
 from envsmith.knowledge.names.settled_source import Refusal, SettledSources
@@ -29,6 +30,7 @@ from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_us
 from envsmith.project.published_names import names_with_published
 from envsmith.project.published_protos import PROTOBUF, refused_protos
 from envsmith.project.published_stated import stated_python
+from envsmith.project.published_tags import Descent, judge_tags
 
 # How much of what functions take is told of one release.
 _SHOWN = 3
@@ -180,11 +182,18 @@ def _when_called(
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
     files = ProjectSources(root=Path(), sources=read, files=frozenset(texts))
+    classes, descents = OwnClasses(texts, settled.parse), list[Descent]()
+
+    def remembered(path: str, node: ast.ClassDef) -> Ancestors | None:
+        ancestors = classes.of_class(path, node)
+        descents.extend([Descent(f"{path}:{node.lineno}", node.name, ancestors)] if ancestors else [])
+        return ancestors
+
     code = read_project_uses(
         files,
         lambda name: names.distribution_of(name) is not None,
         parse=settled.parse,
-        ancestor=OwnClasses(texts, settled.parse).of_class,
+        ancestors=remembered,
     )
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
@@ -192,7 +201,8 @@ def _when_called(
     with names_of(uses) as more:
         findings = judge_uses(replace(code, uses=uses), versions, more).findings
         overrides = [*judge_overrides(code, releases, more, {})]
-    return [*findings, *overrides][:_SHOWN]
+        untagged = [*judge_tags(descents, releases, more)]
+    return [*findings, *untagged, *overrides][:_SHOWN]
 
 
 def _is_read(path: str) -> bool:

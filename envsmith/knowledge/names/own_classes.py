@@ -1,4 +1,4 @@
-"""The classes of a package, and the one class of another package that each descends from."""
+"""The classes of a package, and the classes of other packages that each descends from."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Ancestor:
-    """What a class descends from: ``chain`` names a class of another package, empty for none.
+class Ancestors:
+    """What a class descends from: ``chains`` name classes of other packages.
 
     ``hidden`` are names that the class and those between have of their own.
     """
 
-    chain: Chain
+    chains: tuple[Chain, ...]
     hidden: frozenset[str]
 
 
@@ -34,9 +34,9 @@ class OwnClasses:
         self._paths = {module_of(path): path for path in texts if path.endswith(".py")}
         self._modules: dict[str, _Module] = {}
 
-    def of_class(self, path: str, node: ast.ClassDef) -> Ancestor | None:
-        """Return what a class of a source descends from, ``None`` where that cannot be read or is several."""
-        return self._ancestor(module_of(path), node, 0)
+    def of_class(self, path: str, node: ast.ClassDef) -> Ancestors | None:
+        """Return what a class of a source descends from, ``None`` where that cannot be read."""
+        return self._ancestors(module_of(path), node, 0)
 
     def _module(self, name: str) -> _Module:
         if name not in self._modules:
@@ -50,24 +50,25 @@ class OwnClasses:
             self._modules[name] = _Module(classes, _imports(tree, package))
         return self._modules[name]
 
-    def _ancestor(self, module: str, node: ast.ClassDef, depth: int) -> Ancestor | None:
-        chain, hidden = Chain(), own_members(node)
+    def _ancestors(self, module: str, node: ast.ClassDef, depth: int) -> Ancestors | None:
+        chains, hidden = dict[Chain, None](), own_members(node)
         for base in node.bases:
             if dotted(base) in _EMPTY:
                 continue
-            ancestor = self._of_base(module, dotted(base), depth)
-            if ancestor is None or (chain and ancestor.chain and ancestor.chain != chain):
+            ancestors = self._of_base(module, dotted(base), depth)
+            if ancestors is None:
                 return None
-            chain, hidden = ancestor.chain or chain, hidden | ancestor.hidden
-        return Ancestor(chain, hidden)
+            chains |= dict.fromkeys(ancestors.chains)
+            hidden |= ancestors.hidden
+        return Ancestors(tuple(chains), hidden)
 
-    def _of_base(self, name: str, base: str, depth: int) -> Ancestor | None:
+    def _of_base(self, name: str, base: str, depth: int) -> Ancestors | None:
         first, _, rest = base.partition(".")
         if not first or depth > _DEPTH:
             return None
         module = self._module(name)
         if not rest and first in module.classes and first not in module.imports:
-            return self._ancestor(name, module.classes[first], depth + 1)
+            return self._ancestors(name, module.classes[first], depth + 1)
         origin = module.imports.get(first)
         if origin is None:
             return None
@@ -76,7 +77,7 @@ class OwnClasses:
         if owner in self._paths:
             return self._of_base(owner, chain[-1], depth + 1)
         is_own = any(".".join(chain[:end]) in self._paths for end in range(1, len(chain)))
-        return None if is_own else Ancestor(chain, frozenset())
+        return None if is_own else Ancestors((chain,), frozenset())
 
 
 class _Module(NamedTuple):

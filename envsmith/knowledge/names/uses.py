@@ -19,7 +19,7 @@ from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
-from envsmith.knowledge.names.own_classes import Ancestor
+from envsmith.knowledge.names.own_classes import Ancestors
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -122,16 +122,16 @@ def read_uses(
     package: bool,
     own: Collection[str],
     parse: Parse = ast.parse,
-    ancestor: Callable[[ast.ClassDef], Ancestor | None] | None = None,
+    ancestors: Callable[[ast.ClassDef], Ancestors | None] | None = None,
 ) -> ModuleUses:
     """Read a module. ``own`` are the dotted names that belong to it, what is below them included.
 
-    ``ancestor`` may know the class of another package from which a class descends through others of its own.
+    ``ancestors`` may know the classes of other packages from which a class descends through those of its own.
 
     Raises ``SyntaxError`` for what this Python cannot read.
     """
     reader = _Reader(module, module if package else module.rpartition(".")[0], frozenset(own))
-    reader.ancestor = ancestor
+    reader.ancestors = ancestors
     return _read(reader, source, parse)
 
 
@@ -177,7 +177,7 @@ class _Reader:
         self.result = ModuleUses()
         self.module, self.package, self.own = module, package, own
         self.later: dict[str, Callable[[], None]] | None = None
-        self.ancestor: Callable[[ast.ClassDef], Ancestor | None] | None = None
+        self.ancestors: Callable[[ast.ClassDef], Ancestors | None] | None = None
         self.lazy_annotations = False
         self.walrus = True
         self.texts: dict[str, str] = {}
@@ -357,10 +357,12 @@ class _Reader:
     def base_of(self, node: ast.ClassDef) -> Origin | None:
         """Return an object of the one class of another package that a class descends from."""
         base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
-        if base is not None and not (self.ancestor and self.is_own(base.chain)):
+        if base is not None and not (self.ancestors and self.is_own(base.chain)):
             return Origin(base.chain, member=True, hidden=own_members(node))
-        ancestor = self.ancestor(node) if self.ancestor and len(self.scopes) == 1 else None
-        return Origin(ancestor.chain, member=True, hidden=ancestor.hidden) if ancestor and ancestor.chain else None
+        ancestors = self.ancestors(node) if self.ancestors and len(self.scopes) == 1 else None
+        if ancestors is None or len(ancestors.chains) != 1:
+            return None
+        return Origin(ancestors.chains[0], member=True, hidden=ancestors.hidden)
 
     def fields_of(self, node: ast.ClassDef) -> dict[str, Origin]:
         """Return what the methods of a class store in it, where that is an object of one imported class and nothing else."""

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.names.own_classes import Ancestor
+from envsmith.knowledge.names.own_classes import Ancestors
 from envsmith.knowledge.names.uses import Override, Stop, Use, read_uses
 from envsmith.project.code.loading import LAYOUTS, loaded_later
 from envsmith.project.code.python_files import ProjectSources, read_project
@@ -64,14 +64,14 @@ def read_project_uses(
     is_package: Callable[[str], bool] = lambda _name: False,
     *,
     parse: Callable[[str, bytes], ast.Module] | None = None,
-    ancestor: Callable[[str, ast.ClassDef], Ancestor | None] | None = None,
+    ancestors: Callable[[str, ast.ClassDef], Ancestors | None] | None = None,
     progress: Progress = silent,
     clock: Callable[[], float] = time.monotonic,
 ) -> ProjectUses:
     """Read every source of a project.
 
     ``is_package`` says whether a name is that of a package: an installed one comes before a folder without an
-    ``__init__.py`` of the same name. ``parse`` may read the tree of a source, ``ancestor`` what a class of it descends from. What stands in a file that is only loaded later stands under a condition.
+    ``__init__.py`` of the same name. ``parse`` may read the tree of a source, ``ancestors`` what a class of it descends from. What stands in a file that is only loaded later stands under a condition.
     """
     names = _Names(project.files, is_package)
     # Its own folder, as whoever stands beside the checkout imports it.
@@ -93,8 +93,8 @@ def read_project_uses(
         try:
             tree_of = partial(parse, source.path) if parse else ast.parse
             own = {_ROOT, *itself, *names.beside(path)}
-            of_class = partial(ancestor, source.path) if ancestor else None
-            content = read_uses(source.text, module, package=False, own=own, parse=tree_of, ancestor=of_class)
+            of_class = partial(ancestors, source.path) if ancestors else None
+            content = read_uses(source.text, module, package=False, own=own, parse=tree_of, ancestors=of_class)
         except SyntaxError as error:
             unreadable.append(f"{source.path}: not Python 3: {str(error.msg)[:80]}")
             continue

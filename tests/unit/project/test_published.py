@@ -439,6 +439,22 @@ def test_a_member_of_a_base_class_that_stands_behind_classes_of_other_modules_is
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
+def test_an_estimator_that_gives_no_tags_is_a_warning_where_scikit_learn_asks_for_them():
+    source = "from sklearn.base import ClassifierMixin\nclass Net:\n    ...\nclass Classifier(Net, ClassifierMixin):\n    ...\n"
+    body = "class ClassifierMixin:\n    def {}(self): ..."
+    index = Index()
+    for version, method in (("1.5.2", "score"), ("1.6.0", "__sklearn_tags__")):
+        index.release(version, {"sklearn/__init__.py": "", "sklearn/base.py": body.format(method)})
+    packages = Packages(index_of("1.2", source=source), index)
+    packages.by_name = {"scikit-learn": index, "nobody-knows": packages.by_name["nobody-knows"]}
+
+    [finding] = judged(packages, "nobody-knows==1.2 scikit-learn==1.6.0").findings
+
+    assert (finding.rule, finding.needs) == ("release-uses", {"scikit-learn": "<1.6"})
+    assert "defines Classifier with sklearn.base.ClassifierMixin and without BaseEstimator" in finding.message
+    assert judged(packages, "nobody-knows==1.2 scikit-learn==1.5.2").findings == ()
+
+
 def test_a_function_that_takes_a_failure_is_silent():
     source = "def f():\n    try:\n        from transformers import AutoModelWithLMHead\n    except ImportError:\n        pass\n"
 
