@@ -23,7 +23,7 @@ _MOST, _LONGEST, _FAILURES = 8, 40.0, 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Question:
-    """What one release on the index is asked. Of a ``measured`` release it is only what later ones bar."""
+    """What one release on the index is asked. Of a ``measured`` release the graph knows what it declares."""
 
     name: str
     version: str
@@ -32,8 +32,7 @@ class _Question:
 
     def __str__(self) -> str:
         """Return it as the beginning of a sentence."""
-        of = f"{self.name} {self.version}"
-        return f"what later releases of {of} bar" if self.measured else f"what {of} asks for"
+        return f"what {self.name} {self.version} {'takes' if self.measured else 'asks for'}"
 
 
 def judge_published(
@@ -52,11 +51,13 @@ def judge_published(
     unknown: list[str] = []
     subjects = set(map(component_name, version_graph().unknown_releases(versions)))
     failures, end = 0, clock() + _LONGEST
-    for question in _questions(versions, platform, faulty, subjects):
+    for number, question in enumerate(_questions(versions, platform, faulty, subjects)):
         try:
-            _refuse(failures, end - clock())
+            _refuse(number, failures, end - clock())
             if release := _release(find(), question.name, question.version):
                 findings.extend(question.answer(release))  # as far as they come
+                of = f"what {question.name} {question.version} takes of"
+                unknown.extend(f"{of} {unread}" for unread in dict.fromkeys(release.unread))
             elif not question.measured:
                 unknown.append(f"{question}: the package index has no such release")
                 subjects.discard(component_name(question.name))
@@ -72,19 +73,23 @@ def judge_published(
 def _questions(
     versions: Mapping[str, str], platform: Platform, faulty: Container[str], subjects: Collection[str]
 ) -> Iterator[_Question]:
-    """Yield what is asked. What later releases bar is asked where one of ``subjects``, looked at then, is there."""
-    unmeasured, measured = version_graph().unknown_releases(versions), _measured(versions, frozenset(subjects))
-    own = [(name, version) for name, version in unmeasured.items() if component_name(name) not in faulty]
-    for name, version in own[:_MOST]:
-        yield _Question(name=name, version=version, measured=False, answer=lambda r: r.faults(versions, platform))
-    for name, version in [*measured.items()][: _MOST if subjects else 0]:
-        yield _Question(
-            name=name, version=version, measured=True, answer=lambda r: r.barred(versions, platform, subjects)
-        )
+    """Yield what is asked. ``subjects``, looked at then, are the releases of which later ones are asked what they bar."""
+    unmeasured = version_graph().unknown_releases(versions)
+    measured = _measured(versions, unmeasured)
+    for name, version in unmeasured.items():
+        if component_name(name) not in faulty:
+            yield _Question(name=name, version=version, measured=False, answer=lambda r: r.faults(versions, platform))
+    for name, version in measured.items():
+        if component_name(name) not in faulty:
+            yield _Question(
+                name=name, version=version, measured=True, answer=lambda r: r.uses(versions, platform, subjects)
+            )
 
 
-def _refuse(failures: int, seconds_left: float) -> None:
+def _refuse(number: int, failures: int, seconds_left: float) -> None:
     """Raise ``NetworkError`` where whoever waits has waited enough."""
+    if number >= _MOST:
+        raise NetworkError(f"Cannot read the package index: no more than {_MOST} releases are read at once.")
     if failures >= _FAILURES:
         raise NetworkError("Cannot read the package index: it failed for those before.")
     if seconds_left < 0:

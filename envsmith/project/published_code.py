@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from packaging.version import Version
+
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.own_classes import Ancestors, OwnClasses
 from envsmith.knowledge.names.reach import PackageUses
+from envsmith.knowledge.names.scopes import Chain
+from envsmith.knowledge.names.settled_source import Refusal, SettledSources
+from envsmith.knowledge.names.version_values import PYTHON
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, Severity
 from envsmith.project.code.judge_overrides import judge_overrides
-from envsmith.project.code.judge_uses import by_distribution, is_guarded, judge_uses
+from envsmith.project.code.judge_uses import by_distribution, component_name, has, is_guarded, judge_uses
 from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
 from envsmith.project.published_names import names_with_published
+from envsmith.project.published_protos import PROTOBUF, refused_protos
+from envsmith.project.published_stated import stated_python
+from envsmith.project.published_tags import Descent, judge_tags
 
 # How much of what functions take is told of one release.
 _SHOWN = 3
 # A person waits: of the code of functions no more bytes are read.
 _MAX_READ = 8 << 20
+# The names that are asked for what places take.
+_NamesOf = Callable[[Sequence[UsePlace]], AbstractContextManager[NameIndex]]
 # Folders whose code no user runs.
 _ASIDE = frozenset({"benchmarks", "conftest", "examples", "test", "tests"})
 
@@ -36,6 +49,21 @@ class PublishedRelease:
     name: str
     version: str
     evidence: Evidence
+
+    def refusing(self, refusal: Refusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
+        """Return that it refuses stated versions."""
+        stated = {component_name(name): version for name, version in versions.items()}
+        refused = {name: stated[name] for name in map(component_name, refusal.packages) if name in stated}
+        words = " and ".join(f"{name} {version}" for name, version in refused.items())
+        return Finding(
+            rule="release-refuses",
+            severity=severity,
+            components={self.name: self.version, **refused},
+            message=f"{self.name} {self.version} {what}: it refuses {words}, as `{refusal.condition}` holds",
+            evidence=(self.evidence,),
+            fix=f"Install another release of {' or '.join(refused)}, or of {self.name}.",
+            stage="import",
+        )
 
     def finding(self, rule: str, finding: Finding, severity: Severity, what: str) -> Finding:
         """Return what was found in its sources as a finding about it."""
@@ -56,37 +84,95 @@ def lacking(
     texts: Mapping[str, bytes],
     versions: Mapping[str, str],
     packages: PackageIndex,
+    *,
+    unread: Callable[[str], None],
 ) -> list[Finding]:
     """Return what surely runs at its import and takes what the versions lack, else what its functions take.
 
     ``texts`` are its sources by path, ``root`` is the module that a user imports, ``packages`` the index that is asked
-    for what was not measured.
+    for what was not measured. ``unread`` is told what it does not tell.
     """
     names = NameIndex.installed()
-    errors = _at_import(root, texts, versions, names, packages)
+    sources = _settled(texts, versions, names)
+    package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
+
+    def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[NameIndex]:
+        return names_with_published(names, uses, by_distribution(versions), packages, unread)
+
+    errors = _at_import(root, package, versions, names_of)
     if errors:
         return [release.finding("release-takes", error, Severity.ERROR, "cannot be imported") for error in errors]
-    later = _when_called(texts, versions, names, packages)
+    stops = [(stop.path, stop.line) for stop in package.stops(root) if not stop.available]
+    if refused := _refused_proto(release, texts, versions, {*package.paths_at_import(root)}):
+        return [refused]
+    if refusal := next((refusal for stop in stops if (refusal := sources.refusals.get(stop))), None):
+        return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported")]
+    later = _when_called(texts, versions, names, names_of, sources)
     return [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
 
 
-def _at_import(
-    root: str, texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex, packages: PackageIndex
-) -> list[Finding]:
-    package = PackageUses([root], {path: path for path in texts}, texts.__getitem__)
+def _refused_proto(
+    release: PublishedRelease, texts: Mapping[str, bytes], versions: Mapping[str, str], at_import: Container[str]
+) -> Finding | None:
+    """Return that protobuf refuses a module of it: one that its import runs, if there is one."""
+    stated = versions.get(PROTOBUF, "")
+    refused = (
+        sorted(refused_protos(texts, Version(stated)), key=lambda one: one[0] not in at_import)
+        if stated[:1].isdigit()
+        else []
+    )
+    if not refused:
+        return None
+    path, maker, spec = refused[0]
+    is_run = path in at_import
+    return Finding(
+        rule="release-protos",
+        severity=Severity.ERROR if is_run else Severity.WARNING,
+        components={release.name: release.version, PROTOBUF: stated},
+        needs={PROTOBUF: spec},
+        message=f"{release.name} {release.version} {'cannot be imported' if is_run else 'fails where this is loaded'}: "
+        f"{maker} made {path}, which protobuf {stated} refuses",
+        evidence=(release.evidence,),
+        fix=f"Install protobuf{spec}, or another release of {release.name}.",
+        stage="import",
+    )
+
+
+def _settled(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> SettledSources:
+    """Return the sources as they run beside the stated versions."""
+    python, by_module = stated_python(versions), distributions_by_module()
+    releases = by_distribution(versions)
+
+    def has_name(chain: Chain) -> bool:
+        presence = names.ask(".".join(chain))
+        return presence is not None and has(presence, releases.get(presence.distribution, "")) is True
+
+    return SettledSources(
+        texts,
+        {**releases, **({PYTHON: python} if python else {})},
+        lambda module: by_module.get(module, normal_name(module)),
+        has_name,
+    )
+
+
+def _at_import(root: str, package: PackageUses[str], versions: Mapping[str, str], names_of: _NamesOf) -> list[Finding]:
     present = {normal_name(name) for name in versions}
     uses = [
         UsePlace(use=placed.use, where=placed.module)
         for placed in package.at_import(root)
         if present.issuperset(map(normal_name, placed.available))
     ]
-    with names_with_published(names, uses, by_distribution(versions), packages) as more:
+    with names_of(uses) as more:
         findings = judge_uses(ProjectUses(uses=tuple(uses)), versions, more).findings
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 def _when_called(
-    texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex, packages: PackageIndex
+    texts: Mapping[str, bytes],
+    versions: Mapping[str, str],
+    names: NameIndex,
+    names_of: _NamesOf,
+    settled: SettledSources,
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Files that name no stated package are not read."""
     releases = by_distribution(versions)
@@ -96,14 +182,27 @@ def _when_called(
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
     files = ProjectSources(root=Path(), sources=read, files=frozenset(texts))
-    code = read_project_uses(files, lambda name: names.distribution_of(name) is not None)
+    classes, descents = OwnClasses(texts, settled.parse), list[Descent]()
+
+    def remembered(path: str, node: ast.ClassDef) -> Ancestors | None:
+        ancestors = classes.of_class(path, node)
+        descents.extend([Descent(f"{path}:{node.lineno}", node.name, ancestors)] if ancestors else [])
+        return ancestors
+
+    code = read_project_uses(
+        files,
+        lambda name: names.distribution_of(name) is not None,
+        parse=settled.parse,
+        ancestors=remembered,
+    )
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
     uses = tuple(once.values())
-    with names_with_published(names, uses, releases, packages) as more:
+    with names_of(uses) as more:
         findings = judge_uses(replace(code, uses=uses), versions, more).findings
-    overrides = judge_overrides(code, releases, names, {})
-    return [*findings, *overrides][:_SHOWN]
+        overrides = [*judge_overrides(code, releases, more, {})]
+        untagged = [*judge_tags(descents, releases, more)]
+    return [*findings, *untagged, *overrides][:_SHOWN]
 
 
 def _is_read(path: str) -> bool:

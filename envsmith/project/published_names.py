@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -22,22 +22,29 @@ _MOST, _LONGEST = 2, 20.0
 
 @contextmanager
 def names_with_published(
-    names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[str, str], packages: PackageIndex
+    names: NameIndex,
+    uses: Sequence[UsePlace],
+    releases: Mapping[str, str],
+    packages: PackageIndex,
+    unread: Callable[[str], None],
 ) -> Iterator[NameIndex]:
     """Yield the names with those of the stated releases from which something is taken, where they were not measured.
 
-    ``releases`` are versions by distribution. What the index does not tell stays unknown.
+    ``releases`` are versions by distribution. ``unread`` is told what the index does not tell, and why.
     """
     with ExitStack() as opened:
-        for root, project in [*_unmeasured(names, uses, releases).items()][:_MOST]:
+        for number, (root, project) in enumerate(_unmeasured(names, uses, releases).items()):
+            if number >= _MOST:
+                unread(f"{project} {releases[project]}: no more than {_MOST} packages are opened for one release")
+                continue
             taken = [place for place in uses if place.use.chain[0] == root]
             try:
                 asked = opened.enter_context(
                     AskedReleases(packages, project, among=releases[project], longest=_LONGEST)
                 )
                 names = _Reader(names, root, taken, asked).read(releases[project])
-            except EnvsmithError:
-                continue
+            except EnvsmithError as error:
+                unread(f"{project} {releases[project]}: the package index did not say, {error.reason}")
         yield names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -24,18 +25,22 @@ from envsmith.project.published_compiled import CompiledRelease
 from envsmith.project.published_later import barred_later
 from envsmith.project.published_stated import Stated, day_of, declared, stated_python, stated_releases
 
-# A person waits: how many bytes of an sdist and of sources are worth reading.
-_MAX_SDIST, _MAX_SOURCES = 8 << 20, 24 << 20
+# A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
+_MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 24 << 20, 8 << 20
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 
 
 class IndexRelease:
-    """One release on the index, read as far as a question needs. ``NotFoundError`` where the index does not have it."""
+    """One release on the index, read as far as a question needs. ``NotFoundError`` where the index does not have it.
+
+    ``unread`` are releases whose names it takes and the index did not tell, each with the reason.
+    """
 
     def __init__(self, packages: PackageIndex, name: str, project: str, version: str) -> None:
         self.name, self.project, self.version = name, project, version
         self._packages, self._fetcher = packages, packages.fetcher
+        self.unread: list[str] = []
         releases = packages.project(project).releases().items()
         files = {text: file for text, of_release in releases if (file := best_file(of_release))}
         self._text = next((text for text in files if Version(text) == Version(version)), "")
@@ -52,16 +57,21 @@ class IndexRelease:
         yield from self._withdrawal()
         stated, python = stated_releases(versions), stated_python(versions)
         errors: list[Finding] = []
-        with suppress(ContentError):  # a line of its METADATA that nobody can read says nothing of its files
+        with suppress(NetworkError, ContentError):  # METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
         try:
             errors = errors or [*self._misbuilt(stated, python, platform)]
             if not any(error.severity is Severity.ERROR for error in errors):
-                errors += twice(self._lacking, versions)
+                errors += twice(lambda stated: self._lacking(stated, _MAX_SOURCES), versions)
         finally:
             yield from errors
             faulty = {component for error in errors for component in error.components}
             yield from self.barred(versions, platform, versions.keys() - faulty)
+
+    def uses(self, versions: Mapping[str, str], platform: Platform, subjects: Container[str]) -> Iterator[Finding]:
+        """Yield what its code takes and the stated versions lack, and which of ``subjects`` a later release of it bars."""
+        yield from twice(lambda stated: self._lacking(stated, _MAX_MEASURED), versions)
+        yield from self.barred(versions, platform, subjects)
 
     def _withdrawal(self) -> Iterator[Finding]:
         if self._yanked:
@@ -151,20 +161,23 @@ class IndexRelease:
             with suppress(NetworkError, ContentError):  # its sources can be read all the same
                 yield from compiled.not_linking(str(torch), platform.value)
 
-    def _lacking(self, versions: Mapping[str, str]) -> list[Finding]:
-        """Return what surely runs at its import and takes what the stated versions lack, else what its functions take."""
+    def _lacking(self, versions: Mapping[str, str], most: int) -> list[Finding]:
+        """Return what surely runs at its import and takes what the stated versions lack, else what its functions take.
+
+        More than ``most`` bytes of sources are not read.
+        """
         file = self._file
         if not file.is_wheel and (file.size or 0) > _MAX_SDIST:
             return []
         with open_archive(self._fetcher, file) as archive:
             root = import_root(self.project, [member.path for member in archive.members])
             stem = root.replace(".", "/")
-            members = {m.path: m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"}
-            if not root or sum(member.size for member in members.values()) > _MAX_SOURCES:
+            below = [m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"]
+            if not root or sum(member.size for member in below) > most:
                 return []
-            texts = dict(archive.read(members))
+            texts = dict(archive.read([member.path for member in below]))
         others = {name: v for name, v in versions.items() if name != self.name}
-        return lacking(self._told(), root, texts, others, self._packages)
+        return lacking(self._told(), root, texts, others, self._packages, unread=self.unread.append)
 
     def _told(self) -> PublishedRelease:
         return PublishedRelease(name=self.name, version=self.version, evidence=self._evidence(EvidenceKind.MEASURED))
@@ -173,10 +186,13 @@ class IndexRelease:
 def import_root(project: str, paths: Sequence[str]) -> str:
     """Return the module that a user of a project imports, ``""`` where its files do not tell.
 
-    It has the name of the project (``pyannote.audio`` of ``pyannote-audio``), or is the only one that is no test.
+    It has the name of the project (``pyannote.audio`` of ``pyannote-audio``), or is the only one that is no test, or
+    what lies in a namespace of several projects (``google.cloud.audit``).
     """
     folders = [path.removesuffix("/__init__.py") for path in paths if path.endswith("/__init__.py")]
     modules = [path.removesuffix(".py") for path in paths if "/" not in path]
     tops = [place for place in (*folders, *modules) if "/" not in place and place not in _ASIDE]
     named = [place for place in (*tops, *folders) if normal_name(place.replace("/", "-")) == project]
-    return next(iter(named or (tops if len(tops) == 1 else ())), "").replace("/", ".")
+    spaces = () if tops else {path.rpartition("/")[0] for path in paths if path.split("/")[0] not in _ASIDE}
+    shared = posixpath.commonpath(spaces) if spaces and all(spaces) else ""
+    return next(iter(named or (tops if len(tops) == 1 else ())), shared).replace("/", ".")

@@ -37,6 +37,24 @@ def answers_for_members(tree: ast.Module) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == "__members__" for f in functions for n in ast.walk(f))
 
 
+def names_of_table(tree: ast.Module) -> set[str]:
+    """Return the names for which a module answers by a table: ``__getattr__ = deprecation_getattr(__name__, TABLE)`` (jax).
+
+    A name whose entry ends with ``None`` is refused.
+    """
+    assigned = {dotted(n.targets[0]): n.value for n in statements(tree.body) if isinstance(n, ast.Assign)}
+    answer = assigned.get("__getattr__")
+    arguments = [dotted(each) for each in answer.args] if isinstance(answer, ast.Call) else []
+    table = assigned.get(arguments[1]) if len(arguments) > 1 and arguments[0] == "__name__" else None
+    rows = zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ()
+    return {constant(key) for key, value in rows if not _is_refused(value)} - {""}
+
+
+def _is_refused(value: ast.expr) -> bool:
+    last = value.elts[-1] if isinstance(value, ast.Tuple) and value.elts else value
+    return isinstance(last, ast.Constant) and last.value is None
+
+
 def lists_folder(tree: ast.Module) -> bool:
     """Return whether a package answers for what the packages in its folder list: ``define_import_structure(_file)``."""
     calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "define_import_structure")

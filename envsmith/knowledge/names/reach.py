@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from envsmith.knowledge.names.blocks import Blocks
@@ -38,6 +40,15 @@ class PlacedUse:
     available: frozenset[str]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedStop:
+    """A ``raise``, its place, and the packages that must be installed for it to run."""
+
+    path: str
+    line: int
+    available: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A module that is imported (no ``function``), or a function of it that is called meanwhile."""
@@ -57,8 +68,9 @@ class PackageUses(Generic[_File]):
         files: Mapping[str, _File],
         read: Callable[[_File], bytes],
         memo: Memo[_File] | None = None,
+        parse: Callable[[str, bytes], ast.Module] | None = None,
     ) -> None:
-        """Take the sources below ``roots`` by path. ``read`` returns the text of one.
+        """Take the sources below ``roots`` by path. ``read`` returns the text of one, ``parse`` its tree.
 
         Releases may share a ``memo``: most files are the same in the next one.
         """
@@ -66,6 +78,7 @@ class PackageUses(Generic[_File]):
         self._files, self._text = files, read
         self._paths = {module: path for root in roots for module, path in module_paths(files, root).items()}
         self._memo: Memo[_File] = memo or Memo()
+        self._parse = parse
         self._modules: dict[str, OpenModule | None] = {}
 
     def content(self, name: str, function: str | None = None) -> ModuleUses | None:
@@ -89,8 +102,9 @@ class PackageUses(Generic[_File]):
         if name not in self._modules:
             text, package = self._text(self._files[path]), path.endswith("/__init__.py")
             blocks = self._memo.blocks.setdefault(name, Blocks())
+            parse = partial(self._parse, path) if self._parse else blocks.parse
             try:
-                self._modules[name] = OpenModule(text, name, package=package, own=self._roots, blocks=blocks)
+                self._modules[name] = OpenModule(text, name, package=package, own=self._roots, parse=parse)
             except SyntaxError:
                 self._modules[name] = None
         return self._modules[name]
@@ -105,6 +119,20 @@ class PackageUses(Generic[_File]):
             for use in content.uses if content else ():
                 if use.function == step.function and self._is_certain(step.module, use.guard):
                     yield PlacedUse(use=use, module=step.module, available=self._available(step, use.guard))
+
+    def paths_at_import(self, entry: str) -> Iterator[str]:
+        """Yield the paths of the modules that the import of ``entry`` surely runs."""
+        return (self._paths[step.module] for step in self._run(tuple(entry.split("."))) if not step.available)
+
+    def stops(self, entry: str) -> Iterator[PlacedStop]:
+        """Yield each ``raise`` that the import of ``entry`` surely comes to."""
+        for step in self._run(tuple(entry.split("."))):
+            content = self.content(step.module, step.function)
+            for stop in content.stops if content else ():
+                guard = stop.guard
+                if stop.function == step.function and not guard.tests and self._is_certain(step.module, guard):
+                    available = self._available(step, guard)
+                    yield PlacedStop(path=self._paths[step.module], line=stop.line, available=available)
 
     def in_functions(self, entry: str) -> Iterator[PlacedUse]:
         """Yield what functions take when they are called, of the modules that the import of ``entry`` runs.

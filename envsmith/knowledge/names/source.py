@@ -31,6 +31,7 @@ from envsmith.knowledge.names.lazy_modules import (
     lists_folder,
     makes_names,
     names_of_loop,
+    names_of_table,
     star_of_loop,
     texts_of,
 )
@@ -132,7 +133,8 @@ class _Reader:
             bindings = {name: bound for name, bound in bindings.items() if name in self.shown or name == "__version__"}
         listed = None if self.exports.computed else self.exports.names
         lines = {f"{name} {body}" for name, bound in bindings.items() for body in self._marked(name, bound, listed)}
-        for name in (listed or set()) - bindings.keys():
+        answered = names_of_table(self.tree) if b"__getattr__ = " in source else set()
+        for name in (answered | (listed or set())) - bindings.keys():
             lines.add(f"{name} *")
         mark = "-" if listed is not None else ""
         lines |= {f"* {mark if body.startswith('>') else ''}{body}" for body in self.wide}

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from envsmith.knowledge.names.blocks import Blocks
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
+from envsmith.knowledge.names.own_classes import Ancestors
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -47,6 +47,7 @@ _ASKS = re.compile(
 _REBINDS = re.compile(rb"global[ \t]*(?:\\|[\w\x80-\xff]+\s*(?:[,;#\\]|$))", re.MULTILINE)
 _MAIN_TESTS = frozenset({"__name__ == '__main__'", "'__main__' == __name__"})
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
+Parse = Callable[..., ast.Module]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LOADERS = frozenset({"importlib.import_module", "import_module", "__import__"})
 
@@ -83,6 +84,15 @@ class Override:
     guard: Guard
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """A ``raise``, and the function in which it stands."""
+
+    line: int
+    function: str | None
+    guard: Guard
+
+
 @dataclass(kw_only=True, slots=True)
 class ModuleUses:
     """What one module takes. ``uses``: from other packages. ``imports`` and ``calls``: of its own package.
@@ -90,7 +100,7 @@ class ModuleUses:
     ``overrides`` are methods of its classes whose only base is a class of another package.
 
     ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
-    ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
+    ``stops`` are its ``raise`` statements. ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
     ``unseen`` are lines that choose a name at run time, and the package they choose from where that is known.
     """
 
@@ -102,26 +112,39 @@ class ModuleUses:
     lazy: dict[str, Chain] = field(default_factory=dict)
     floors: dict[str, str | None] = field(default_factory=dict)
     unseen: list[tuple[int, str]] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
 
 
-def read_uses(source: bytes | str, module: str, *, package: bool, own: Collection[str]) -> ModuleUses:
+def read_uses(
+    source: bytes | str,
+    module: str,
+    *,
+    package: bool,
+    own: Collection[str],
+    parse: Parse = ast.parse,
+    ancestors: Callable[[ast.ClassDef], Ancestors | None] | None = None,
+) -> ModuleUses:
     """Read a module. ``own`` are the dotted names that belong to it, what is below them included.
+
+    ``ancestors`` may know the classes of other packages from which a class descends through those of its own.
 
     Raises ``SyntaxError`` for what this Python cannot read.
     """
-    return _read(_Reader(module, module if package else module.rpartition(".")[0], frozenset(own)), source)
+    reader = _Reader(module, module if package else module.rpartition(".")[0], frozenset(own))
+    reader.ancestors = ancestors
+    return _read(reader, source, parse)
 
 
 class OpenModule:
     """A module of which its functions are read when they are asked for. ``SyntaxError`` as :func:`read_uses`.
 
-    ``blocks`` are those of other releases of it. No line number is right with them.
+    ``parse`` may share blocks with other releases of it. No line number is right with them.
     """
 
-    def __init__(self, source: bytes, module: str, *, package: bool, own: Collection[str], blocks: Blocks) -> None:
+    def __init__(self, source: bytes, module: str, *, package: bool, own: Collection[str], parse: Parse) -> None:
         self._reader = _Reader(module, module if package else module.rpartition(".")[0], frozenset(own))
         self._reader.later = {}
-        self.at_import = _read(self._reader, source, blocks.parse)
+        self.at_import = _read(self._reader, source, parse)
 
     def uses_later(self) -> tuple[Use, ...]:
         """Return what the public functions and classes of the module take from other packages when they run."""
@@ -139,7 +162,7 @@ class OpenModule:
         return self._reader.result
 
 
-def _read(reader: _Reader, source: bytes | str, parse: Callable[..., ast.Module] = ast.parse) -> ModuleUses:
+def _read(reader: _Reader, source: bytes | str, parse: Parse) -> ModuleUses:
     try:
         text = source if isinstance(source, bytes) else source.encode(errors="replace")
         reader.walrus = b":=" in text
@@ -154,6 +177,7 @@ class _Reader:
         self.result = ModuleUses()
         self.module, self.package, self.own = module, package, own
         self.later: dict[str, Callable[[], None]] | None = None
+        self.ancestors: Callable[[ast.ClassDef], Ancestors | None] | None = None
         self.lazy_annotations = False
         self.walrus = True
         self.texts: dict[str, str] = {}
@@ -209,6 +233,8 @@ class _Reader:
             self.compound(node, guard)
         else:
             self.simple(node, guard)
+            if isinstance(node, ast.Raise):
+                self.result.stops.append(Stop(line=node.lineno, function=self.function, guard=guard))
 
     def attempt(self, node: ast.Try, guard: Guard) -> None:
         self.block(node.body, replace(guard, caught=guard.caught or catches(node)))
@@ -310,8 +336,8 @@ class _Reader:
     def klass(self, node: ast.ClassDef, guard: Guard) -> None:
         for part in (*node.decorator_list, *node.bases, *(k.value for k in node.keywords)):
             self.expression(part, guard)
-        base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
-        self.bases.append(Origin(base.chain, member=True, hidden=own_members(node)) if base else None)
+        base = self.base_of(node)
+        self.bases.append(base)
         self.fields.append(self.fields_of(node) if self.is_one_text else {})
         self.bind(node.name, None)
         self.scopes.append(Scope(unsure_names(node.body, walrus=self.walrus), is_class=True))
@@ -327,6 +353,16 @@ class _Reader:
         self.scopes.pop()
         self.bases.pop()
         self.fields.pop()
+
+    def base_of(self, node: ast.ClassDef) -> Origin | None:
+        """Return an object of the one class of another package that a class descends from."""
+        base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
+        if base is not None and not (self.ancestors and self.is_own(base.chain)):
+            return Origin(base.chain, member=True, hidden=own_members(node))
+        ancestors = self.ancestors(node) if self.ancestors and len(self.scopes) == 1 else None
+        if ancestors is None or len(ancestors.chains) != 1:
+            return None
+        return Origin(ancestors.chains[0], member=True, hidden=ancestors.hidden)
 
     def fields_of(self, node: ast.ClassDef) -> dict[str, Origin]:
         """Return what the methods of a class store in it, where that is an object of one imported class and nothing else."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.names.uses import Override, Use, read_uses
+from envsmith.knowledge.names.own_classes import Ancestors
+from envsmith.knowledge.names.uses import Override, Stop, Use, read_uses
 from envsmith.project.code.loading import LAYOUTS, loaded_later
 from envsmith.project.code.python_files import ProjectSources, read_project
 
@@ -40,12 +43,13 @@ class OverridePlace:
 class ProjectUses:
     """All uses of a project, and its methods that stand in the place of a package's.
 
-    ``unseen`` counts lines that choose a name at run time, by package (``""``: not known). ``unreadable`` are files
+    ``stops`` are its ``raise`` statements, each with its file. ``unseen`` counts lines that choose a name at run time, by package (``""``: not known). ``unreadable`` are files
     that were left out, each with the reason.
     """
 
     uses: tuple[UsePlace, ...]
     overrides: tuple[OverridePlace, ...] = ()
+    stops: tuple[tuple[str, Stop], ...] = ()
     unseen: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
 
@@ -59,19 +63,22 @@ def read_project_uses(
     project: ProjectSources,
     is_package: Callable[[str], bool] = lambda _name: False,
     *,
+    parse: Callable[[str, bytes], ast.Module] | None = None,
+    ancestors: Callable[[str, ast.ClassDef], Ancestors | None] | None = None,
     progress: Progress = silent,
     clock: Callable[[], float] = time.monotonic,
 ) -> ProjectUses:
     """Read every source of a project.
 
     ``is_package`` says whether a name is that of a package: an installed one comes before a folder without an
-    ``__init__.py`` of the same name. What stands in a file that is only loaded later stands under a condition.
+    ``__init__.py`` of the same name. ``parse`` may read the tree of a source, ``ancestors`` what a class of it descends from. What stands in a file that is only loaded later stands under a condition.
     """
     names = _Names(project.files, is_package)
     # Its own folder, as whoever stands beside the checkout imports it.
     itself = {name for name in (project.root.name,) if name and not is_package(name)}
     uses: dict[str, list[UsePlace]] = {}
     overrides: list[OverridePlace] = []
+    stops: list[tuple[str, Stop]] = []
     imports: dict[str, list[Use]] = {}
     unseen: Counter[str] = Counter()
     unreadable = list(project.unreadable)
@@ -84,18 +91,28 @@ def read_project_uses(
         path = PurePosixPath(source.path)
         module = ".".join([_ROOT, *path.with_suffix("").parts])
         try:
-            content = read_uses(source.text, module, package=False, own={_ROOT, *itself, *names.beside(path)})
+            tree_of = partial(parse, source.path) if parse else ast.parse
+            own = {_ROOT, *itself, *names.beside(path)}
+            of_class = partial(ancestors, source.path) if ancestors else None
+            content = read_uses(source.text, module, package=False, own=own, parse=tree_of, ancestors=of_class)
         except SyntaxError as error:
             unreadable.append(f"{source.path}: not Python 3: {str(error.msg)[:80]}")
             continue
         uses[source.path] = [UsePlace(use=use, where=source.where(use.line)) for use in content.uses]
         overrides += [OverridePlace(override=each, where=source.where(each.line)) for each in content.overrides]
+        stops += [(source.path, stop) for stop in content.stops]
         imports[source.path] = content.imports
         unseen.update(package for _, package in content.unseen)
     for file in loaded_later(imports, _ROOT):
         uses[file] = [UsePlace(use=_conditional(place.use), where=place.where) for place in uses[file]]
     every = tuple(place for places in uses.values() for place in places)
-    return ProjectUses(uses=every, overrides=tuple(overrides), unseen=dict(unseen), unreadable=tuple(unreadable))
+    return ProjectUses(
+        uses=every,
+        overrides=tuple(overrides),
+        stops=tuple(stops),
+        unseen=dict(unseen),
+        unreadable=tuple(unreadable),
+    )
 
 
 def _conditional(use: Use) -> Use:

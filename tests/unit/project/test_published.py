@@ -269,6 +269,7 @@ def test_a_name_that_no_release_has_is_no_error():
         ("hydra-core", ["hydra/__init__.py", "hydra/x.py", "tests/__init__.py"], "hydra"),
         ("six", ["six.py"], "six"),
         ("nobody", ["one/__init__.py", "two/__init__.py"], ""),
+        ("google-audit", ["google/cloud/audit/a.py", "google/cloud/audit/b.py"], "google.cloud.audit"),
     ],
 )
 def test_what_a_user_imports_of_a_project_is_read_from_its_files(project, paths, root):
@@ -341,6 +342,119 @@ def test_a_measured_release_is_asked_for_what_its_later_ones_bar_of_a_release_th
     assert (finding.rule, finding.components) == ("release-later", {"evaluate": "0.4.1", "nobody": "3.0"})
 
 
+def test_a_branch_that_the_stated_version_does_not_take_is_silent_and_one_that_it_takes_is_not():
+    source = (
+        "import transformers\nfrom packaging import version\n"
+        "if version.parse(transformers.__version__) {} version.parse('5.0'):\n"
+        "    from transformers import AutoModelWithLMHead\n"
+    )
+    taken, passed = (index_of("1.2", source=source.format(relation)) for relation in (">=", "<"))
+
+    assert [f.rule for f in judged(taken, "nobody-knows==1.2 transformers==5.1.0").findings] == ["release-takes"]
+    assert judged(passed, "nobody-knows==1.2 transformers==5.1.0").findings == ()
+
+
+def test_a_check_at_import_that_refuses_a_stated_version_is_an_error():
+    source = "import numpy as np\nfrom packaging.version import parse\nassert parse(np.__version__) < parse('2'), 'too new'\n"
+    index = index_of("1.2", source=source)
+
+    [finding] = judged(index, "nobody-knows==1.2 numpy==2.1.0").findings
+
+    assert (finding.rule, finding.severity) == ("release-refuses", Severity.ERROR)
+    assert finding.message == (
+        "nobody-knows 1.2 cannot be imported: it refuses numpy 2.1.0, as `not parse(np.__version__) < parse('2')` holds"
+    )
+    assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "protobuf", "needs"),
+    [
+        ("A = _descriptor.FieldDescriptor(name='a')", "4.25.3", "<4"),
+        ("A = _descriptor.FieldDescriptor(name='a')", "3.20.3", None),
+        ("_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.30.0", ">=6.31.1,<8"),
+        ("_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.32.0", None),
+    ],
+)  # fmt: skip
+def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_import_runs_it(text, protobuf, needs):
+    index = index_of("1.2")
+    sources = {"nobody_knows/__init__.py": "from . import a_pb2", "nobody_knows/a_pb2.py": text}
+    index.release("1.2", sources | {"nobody_knows-1.2.dist-info/METADATA": _METADATA})
+
+    findings = judged(index, f"nobody-knows==1.2 protobuf=={protobuf}").findings
+
+    assert [(f.rule, f.severity, f.needs) for f in findings] == (
+        [("release-protos", Severity.ERROR, {"protobuf": needs})] if needs else []
+    )
+
+
+def test_the_functions_of_a_measured_release_are_read_too():
+    class Projects:
+        def __init__(self) -> None:
+            self.index = index_of("0.17.0", source="def f():\n    import numpy\n    return numpy.NaN\n", name="wandb")
+            self.fetcher = self.index.fetcher
+
+        def project(self, name: str):
+            if name != "wandb":
+                raise NotFoundError(f"The package index has no project {name}.")
+            return self.index.project(name)
+
+    [finding] = judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings
+
+    assert (finding.rule, finding.components) == ("release-uses", {"wandb": "0.17.0", "numpy": "2.0.0"})
+
+
+def test_who_takes_from_a_release_that_cannot_be_read_hears_so():
+    packages = Packages(index_of("1.2", source="from some_library import old"), library("def old(): ..."))
+    packages.by_name["some-library"] = Unreadable()
+
+    judgement = judged(packages, "nobody-knows==1.2 some-library==2.0")
+
+    assert (
+        "what nobody-knows 1.2 takes of some-library 2.0: the package index did not say, its page is cut"
+        in judgement.unknown
+    )
+
+
+def test_a_member_of_a_base_class_that_stands_behind_classes_of_other_modules_is_a_warning():
+    user = index_of("1.2")
+    sources = {
+        "nobody_knows/__init__.py": "from .mixin import Base",
+        "nobody_knows/base.py": "from some_library import Module\nclass Mixin:\n    own = 1\nclass Base(Mixin, Module):\n    ...\n",
+        "nobody_knows/model.py": (
+            "import some_library\nfrom .base import Base\nclass Model(Base):\n"
+            "    def f(self):\n        self.own\n        return self.old()\n"
+        ),
+        "nobody_knows-1.2.dist-info/METADATA": _METADATA,
+    }
+    user.release("1.2", sources)
+    base = "class Module:\n    def {}(self): ..."
+    packages = Packages(user, library(*map(base.format, ("old", "old", "new", "new"))))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.3").findings
+
+    assert (
+        "nobody_knows/model.py:6 takes some_library.Module.old, which some-library 2.3 does not have" in finding.message
+    )
+    assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
+def test_an_estimator_that_gives_no_tags_is_a_warning_where_scikit_learn_asks_for_them():
+    source = "from sklearn.base import ClassifierMixin\nclass Net:\n    ...\nclass Classifier(Net, ClassifierMixin):\n    ...\n"
+    body = "class ClassifierMixin:\n    def {}(self): ..."
+    index = Index()
+    for version, method in (("1.5.2", "score"), ("1.6.0", "__sklearn_tags__")):
+        index.release(version, {"sklearn/__init__.py": "", "sklearn/base.py": body.format(method)})
+    packages = Packages(index_of("1.2", source=source), index)
+    packages.by_name = {"scikit-learn": index, "nobody-knows": packages.by_name["nobody-knows"]}
+
+    [finding] = judged(packages, "nobody-knows==1.2 scikit-learn==1.6.0").findings
+
+    assert (finding.rule, finding.needs) == ("release-uses", {"scikit-learn": "<1.6"})
+    assert "defines Classifier with sklearn.base.ClassifierMixin and without BaseEstimator" in finding.message
+    assert judged(packages, "nobody-knows==1.2 scikit-learn==1.5.2").findings == ()
+
+
 def test_a_function_that_takes_a_failure_is_silent():
     source = "def f():\n    try:\n        from transformers import AutoModelWithLMHead\n    except ImportError:\n        pass\n"
 
@@ -397,6 +511,16 @@ def test_who_has_waited_long_hears_what_was_not_asked():
 
     assert judgement.unknown == (
         "what some-library 2.0 asks for: the package index did not say, it took more than 40 s for the others",
+    )
+
+
+def test_of_many_releases_those_that_were_not_read_are_said():
+    versions = {f"nobody-{letter}": "1" for letter in "abcdefghi"}
+
+    judgement = judge_published(versions, Judgement(status="ok"), Platform.LINUX_64, Index)
+
+    assert judgement.unknown[-1] == (
+        "what nobody-i 1 asks for: the package index did not say, no more than 8 releases are read at once"
     )
 
 

@@ -74,6 +74,22 @@ def test_a_table_of_strings_names_where_lazy_names_come_from():
     assert "x >pkg.y:x" not in lines
 
 
+def test_a_table_of_getattr_answers_for_its_names_but_for_those_that_it_refuses():
+    source = b"""
+_deprecations = {
+    "Jaxpr": ("It is deprecated.", core.Jaxpr),
+    "Gone": ("It was removed.", None),
+}
+if not TYPE_CHECKING:
+    __getattr__ = deprecation_getattr(__name__, _deprecations)
+"""
+
+    lines = read_module(source, "pkg.core", package=False)
+
+    assert "Jaxpr *" in lines
+    assert not any(line.startswith("Gone ") for line in lines)
+
+
 def test_a_loop_over_texts_binds_a_name_for_each():
     source = "for op in ('sqrt', 'cos'):\n    name = f'sym_{op}'\n    globals()[name] = make(op)"
 

@@ -1,0 +1,289 @@
+"""A source as it runs beside stated releases: conditions on versions are decided, and what never runs is gone.
+
+``if version.parse(flash_attn.__version__) < version.parse("2.7"):`` leaves one of its branches, an ``assert`` or a
+``raise`` behind such a condition is a :class:`Refusal`. What cannot be worked out stays as it stands.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from envsmith.knowledge.names.dotted import absolute
+from envsmith.knowledge.names.guards import leaves
+from envsmith.knowledge.names.own_classes import module_of
+from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
+from envsmith.knowledge.names.version_values import Evaluator, Function, Named, Scope, Worth
+
+_ASKING = re.compile(rb"version|greater_or_equal", re.IGNORECASE)
+_COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
+_LONGEST = 160
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """A statement that stops a release beside stated ones. ``condition`` is what does not hold, or holds, there."""
+
+    packages: frozenset[str]
+    condition: str
+
+
+class SettledSources:
+    """The sources of a package beside stated releases.
+
+    ``releases`` are versions by distribution and ``python``, ``distribution`` is asked for that of a module, ``has_name``
+    whether the stated release of it surely has a name.
+    """
+
+    def __init__(
+        self,
+        texts: Mapping[str, bytes],
+        releases: Mapping[str, str],
+        distribution: Callable[[str], str],
+        has_name: Callable[[Chain], bool],
+    ) -> None:
+        self._texts = texts
+        self._paths = {module_of(path): path for path in texts if path.endswith(".py")}
+        self._evaluator = Evaluator(releases, distribution, self._own, has_name)
+        self._scopes: dict[str, Scope] = {}
+        self._settlers: dict[str, _Settler] = {}
+        self.refusals: dict[tuple[str, int], Refusal] = {}
+        self._asking = self._names_of_tests()
+
+    def parse(self, path: str, source: bytes) -> ast.Module:
+        """Return the tree of a source as it runs. ``SyntaxError`` and ``ValueError`` as ``ast.parse`` raises them."""
+        if self._asking is None or not self._asking.search(source):
+            return ast.parse(source)
+        self._scope(module_of(path))
+        return self._settlers[path].tree() if path in self._settlers else ast.parse(source)
+
+    def _names_of_tests(self) -> re.Pattern[bytes] | None:
+        """Return what a source says that asks for a version itself, or takes an answer from another one."""
+        names = set[str]()
+        for module, path in self._paths.items():
+            if _ASKING.search(self._texts[path]):
+                scope = self._scope(module)
+                names |= {
+                    n
+                    for n, w in scope.names.items()
+                    if w and (w.packages or (isinstance(w.value, Function) and _ASKING.search(n.encode())))
+                }
+        words = (re.escape(name).encode() for name in sorted(names))
+        return re.compile(b"(?i:%s)|%s" % (_ASKING.pattern, rb"\b(?:%s)\b" % b"|".join(words))) if names else _ASKING
+
+    def _own(self, chain: Chain) -> Worth | None:
+        """Return what a name of the package is worth."""
+        module = ".".join(chain[:-1])
+        return self._scope(module).names.get(chain[-1]) if module in self._paths else None
+
+    def _scope(self, module: str) -> Scope:
+        if module not in self._scopes:
+            scope = self._scopes[module] = Scope()
+            path = self._paths[module]
+            package = module if path.endswith("/__init__.py") else module.rpartition(".")[0]
+            try:
+                tree = ast.parse(self._texts[path])
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return scope
+            self._settlers[path] = settler = _Settler(self._evaluator, package, scope, path, self.refusals)
+            settler.read(tree)
+        return self._scopes[module]
+
+
+class _Settler:
+    """Rewrites the statements of one source."""
+
+    def __init__(
+        self, evaluator: Evaluator, package: str, scope: Scope, path: str, refusals: dict[tuple[str, int], Refusal]
+    ) -> None:
+        self._evaluator, self._package, self._path, self._refusals = evaluator, package, path, refusals
+        self._scope = scope
+        self._body: list[ast.stmt] = []
+        self._later: list[Callable[[], None]] = []
+
+    def read(self, tree: ast.Module) -> None:
+        """Work out what the names of the module are worth."""
+        self._body = self._block(tree.body, self._scope)
+        for name in {name for node in within(tree.body) if isinstance(node, ast.Global) for name in node.names}:
+            self._scope.names[name] = None
+
+    def tree(self) -> ast.Module:
+        """Return what is left of the module. What is inside of its functions is settled now."""
+        while self._later:
+            self._later.pop()()
+        return ast.Module(body=self._body, type_ignores=[])
+
+    def _block(self, body: Sequence[ast.stmt], scope: Scope) -> list[ast.stmt]:
+        settled: list[ast.stmt] = []
+        for node in body:
+            settled += self._statement(node, scope)
+            if settled and leaves(settled) and not leaves([node]):
+                break
+        return settled
+
+    def _statement(self, node: ast.stmt, scope: Scope) -> list[ast.stmt]:
+        if isinstance(node, ast.If):
+            return self._branch(node, scope)
+        if isinstance(node, ast.Assert):
+            return self._assertion(node, scope)
+        if isinstance(node, FUNCTIONS):
+            return [self._function(node, scope)]
+        if isinstance(node, ast.ClassDef):
+            scope.names[node.name] = None
+            return [_with(node, body=self._block(node.body, Scope(scope)))]
+        if isinstance(node, _COMPOUND):
+            return [self._compound(node, scope)]
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self._imported(node, scope)
+            return [node]
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            self._evaluator.bind(node, scope)
+        else:
+            self._forget([node], scope)
+        if any(isinstance(part, (ast.IfExp)) for part in within([node])):
+            return [_Expressions(self._evaluator, scope).visit(copy.deepcopy(node))]
+        return [node]
+
+    def _imported(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        if isinstance(node, ast.Import):
+            self._evaluator.bind(node, scope)
+            return
+        self._evaluator.bind(_with(node, module=absolute(node, self._package), level=0), scope)
+
+    def _branch(self, node: ast.If, scope: Scope) -> list[ast.stmt]:
+        test = self._evaluator.truth(node.test, scope)
+        if test and test.packages:
+            taken = node.body if test.value else node.orelse
+            self._refuse(taken, test, node.test)
+            return self._block(taken, scope) or [ast.copy_location(ast.Pass(), node)]
+        branches = [self._block(part, Scope(scope)) for part in (node.body, node.orelse)]
+        self._forget([node], scope)
+        reduced = self._reduced(node.test, scope)
+        return [_with(node, test=reduced, body=branches[0], orelse=branches[1])]
+
+    def _reduced(self, test: ast.expr, scope: Scope) -> ast.expr:
+        """Return a condition without what is decided and does not decide it."""
+        if not isinstance(test, ast.BoolOp):
+            return test
+        open_parts = []
+        for part in test.values:
+            truth = self._evaluator.truth(part, scope)
+            if not (truth and truth.packages):
+                open_parts.append(part)
+        return (
+            test
+            if len(open_parts) in {0, len(test.values)}
+            else open_parts[0]
+            if len(open_parts) == 1
+            else _with(test, values=open_parts)
+        )
+
+    def _refuse(self, taken: Sequence[ast.stmt], test: Worth, condition: ast.expr) -> None:
+        for part in taken:
+            if isinstance(part, ast.Raise):
+                text = ast.unparse(condition)
+                self._refusals[self._path, part.lineno] = Refusal(packages=test.packages, condition=text[:_LONGEST])
+
+    def _assertion(self, node: ast.Assert, scope: Scope) -> list[ast.stmt]:
+        test = self._evaluator.truth(node.test, scope)
+        if not (test and test.packages):
+            return [node]
+        if test.value:
+            return []
+        stop = ast.copy_location(ast.Raise(exc=None, cause=None), node)
+        self._refuse([stop], test, ast.UnaryOp(op=ast.Not(), operand=node.test))
+        return [stop]
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> ast.stmt:
+        scope.names[node.name] = Worth(Function(node, scope)) if isinstance(node, ast.FunctionDef) else None
+        settled = _with(node)
+        arguments = node.args
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+
+        def later() -> None:
+            inner = Scope(scope, dict.fromkeys(a.arg for a in every if a))
+            settled.body = self._block(node.body, inner) or node.body
+
+        self._later.append(later)
+        return settled
+
+    def _compound(self, node: ast.stmt, scope: Scope) -> ast.stmt:
+        if isinstance(node, ast.Try) and (packages := self._surely(node)):
+            settled = _with(node, body=self._block([*node.body, *node.orelse], scope), orelse=[])
+            for name in _bound([*node.body, *node.orelse]):
+                if worth := scope.names.get(name):
+                    scope.names[name] = Worth(worth.value, worth.packages | packages)
+            return settled
+        fields: dict[str, object] = {}
+        for name in ("body", "orelse", "finalbody"):
+            if part := getattr(node, name, None):
+                fields[name] = self._block(part, scope if isinstance(node, (ast.With, ast.AsyncWith)) else Scope(scope))
+        if handlers := getattr(node, "handlers", None):
+            fields["handlers"] = [_with(h, body=self._block(h.body, Scope(scope))) for h in handlers]
+        if not isinstance(node, (ast.With, ast.AsyncWith)):
+            self._forget([node], scope)
+        return _with(node, **fields)
+
+    def _surely(self, node: ast.Try) -> frozenset[str]:
+        """Return the packages from which the body of a ``try`` takes names that are there. It does nothing that may fail."""
+        chains = list[Chain]()
+        for part in node.body:
+            if isinstance(part, ast.ImportFrom) and not part.level:
+                chains += [(*(part.module or "").split("."), alias.name) for alias in part.names]
+            elif isinstance(part, ast.Import):
+                chains += [tuple(alias.name.split(".")) for alias in part.names]
+            elif not isinstance(part, ast.Assign) or not isinstance(part.value, ast.Constant):
+                return frozenset()
+        if not all(map(self._evaluator.is_there, chains)):
+            return frozenset()
+        return frozenset(self._evaluator.distribution(chain[0]) for chain in chains)
+
+    def _forget(self, nodes: Sequence[ast.AST], scope: Scope) -> None:
+        """Note that what a statement binds is not known any more, but for the one package that a name stands for."""
+        imports: dict[str, Worth] = {}
+        others = set[str]()
+        for node in within(nodes):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    root = alias.name.partition(".")[0]
+                    if self._evaluator.is_there((root,)) and alias.name in {root, alias.asname or root}:
+                        imports[alias.asname or root] = Worth(Named((root,)))
+            others.update(_bound_by(node))
+        scope.names |= {name: imports.get(name) for name in others}
+
+
+class _Expressions(ast.NodeTransformer):
+    """Leaves one side of each ``x if version >= … else y`` that is decided."""
+
+    def __init__(self, evaluator: Evaluator, scope: Scope) -> None:
+        self._evaluator, self._scope = evaluator, scope
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        """Return the side that is taken."""
+        self.generic_visit(node)
+        test = self._evaluator.truth(node.test, self._scope)
+        return (node.body if test.value else node.orelse) if test and test.packages else node
+
+
+def _bound(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    return (name for node in within(nodes) for name in _bound_by(node))
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        yield node.name
+
+
+def _with(node: _Node, **fields: object) -> _Node:
+    """Return a node with other fields, and its place."""
+    made = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)} | fields)
+    return ast.copy_location(made, node)

@@ -1,0 +1,112 @@
+"""A source beside stated releases: which branches are left, and what refuses them."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from envsmith.knowledge.names.settled_source import SettledSources
+
+_STATED = {"flash-attn": "2.6.3", "torch": "2.1.0", "numpy": "1.26.4", "python": "3.11"}
+
+
+def settled(source: str, **others: str) -> str:
+    return settled_sources(source, **others)[0]
+
+
+def settled_sources(source: str, **others: str) -> tuple[str, SettledSources]:
+    texts = {"pkg/__init__.py": source.encode(), **{f"pkg/{name}.py": text.encode() for name, text in others.items()}}
+    sources = SettledSources(
+        texts, _STATED, lambda module: module.replace("_", "-"), lambda chain: chain[-1] != "newer_func"
+    )
+    return ast.unparse(sources.parse("pkg/__init__.py", texts["pkg/__init__.py"])), sources
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "flash_attn.__version__ >= '2.6.3'",
+        "version.parse(flash_attn.__version__) < version.parse('2.7')",
+        "Version('2.0') <= Version(flash_attn.__version__) < Version('3.0')",
+        "parse(importlib.metadata.version('flash_attn')).major == 2",
+        "tuple(map(int, flash_attn.__version__.split('.')[:2])) >= (2, 6)",
+        "[int(part) for part in flash_attn.__version__.split('.')][0] > 1",
+        "torch.__version__ >= '2.0' and not torch.__version__ >= '2.10'",
+        "sys.version_info >= (3, 10)",
+        "is_flash_attn_greater_or_equal('2.5')",
+        "compare_version('torch', operator.ge, '2.1')",
+        "Version(numpy.__version__) in SpecifierSet('<2')",
+        "importlib.util.find_spec('flash_attn') is not None",
+    ],
+)
+def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
+    imports = (
+        "import importlib, operator, sys\nimport flash_attn, numpy, torch\nfrom packaging import version\n"
+        "from packaging.version import Version, parse\nfrom packaging.specifiers import SpecifierSet\n"
+        "from transformers.utils import is_flash_attn_greater_or_equal\n"
+        "from lightning_utilities.core.imports import compare_version\n"
+    )
+
+    text = settled(f"{imports}if {condition}:\n    import taken\nelse:\n    import other\n")
+
+    assert text.endswith("\nimport taken")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "jax.__version__ >= '0.4'",
+        "flash_attn.__version__ >= FLOOR",
+        "torch.cuda.is_available() and version.parse(torch.__version__).local",
+        "sys.version_info >= (3, 11, 4)",
+        "hasattr(flash_attn, 'func')",
+    ],
+)
+def test_what_nobody_stated_decides_nothing(condition):
+    source = f"import sys, flash_attn, jax, torch\nfrom packaging import version\nif {condition}:\n    import taken\n"
+
+    assert f"if {condition}:" in settled(source)
+
+
+def test_a_name_that_another_module_worked_out_decides_too():
+    compat = "import flash_attn\nfrom packaging.version import Version\nNEW = Version(flash_attn.__version__) >= Version('2.7')\n"
+    gate = "import flash_attn\ndef is_new(floor='2.7'):\n    return flash_attn.__version__ >= floor\n"
+    source = "from .compat import NEW\nfrom . import gate\nif NEW or gate.is_new():\n    import taken\nelse:\n    import other\n"
+
+    assert settled(source, compat=compat, gate=gate).endswith("\nimport other")
+
+
+def test_what_a_try_takes_decides_where_the_stated_release_has_it():
+    flag = "try:\n    from flash_attn import {}\n    HAS = True\nexcept ImportError:\n    HAS = False\n# version\nif HAS:\n    import taken\n"
+
+    assert settled(flag.format("func")).endswith("\nimport taken")
+    assert settled(flag.format("newer_func")).endswith("\nif HAS:\n    import taken")
+
+
+def test_what_follows_a_branch_that_leaves_does_not_run():
+    source = "import flash_attn\ndef f():\n    if flash_attn.__version__ < '2.7':\n        return 1\n    import other\n"
+
+    assert "other" not in settled(source)
+
+
+def test_a_name_that_is_bound_again_is_not_known():
+    source = "import flash_attn\nNEW = flash_attn.__version__ < '2.7'\nfor NEW in steps:\n    pass\nif NEW:\n    import taken\n"
+
+    assert "if NEW:" in settled(source)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "assert flash_attn.__version__ >= '2.7', 'too old'",
+        "if flash_attn.__version__ < '2.7':\n    raise ImportError('too old')",
+    ],
+)
+def test_a_statement_that_stops_the_import_is_a_refusal(statement):
+    _, sources = settled_sources(f"import flash_attn\n{statement}\n")
+
+    [refusal] = sources.refusals.values()
+
+    assert refusal.packages == {"flash-attn"}
+    assert "flash_attn.__version__" in refusal.condition
