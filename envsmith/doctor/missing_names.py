@@ -296,12 +296,11 @@ def _asked(lack: Lack, asked: AskedMember, version: str | None) -> MissingNameEx
         message = (
             f"{lack.owner} has no {member}, which {name}{spec} has on {base} and asks for: {name}{before} does not."
         )
+        message += "" if asked.is_told else f" Nothing here says which {name} runs, nor whether it asks itself."
         way = f"let {lack.owner} derive from {base} and run its constructor, or define {member}"
     else:
-        message = f"{lack.owner} has no {member}: its class had it from {base} in {name}{spec}."
+        message = f"{lack.owner} has no {member}: a class that derives from {base} has it in {name}{spec} only."
         way = f"let {lack.owner} do without it"
-    if not asked.is_told:
-        message += f" Nothing here says which {name} runs, nor whether it asks itself."
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=message,
