@@ -439,7 +439,7 @@ def _given(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
     called, method = path.split("."), lack.owner.rpartition(".")[2]
     # A function gives its argument to the class that it makes an object of, a method to the one in its place.
     is_method = called[-2:-1] and called[-2][:1].isupper()
-    fits = method == called[-1] if is_method else method in CONSTRUCTORS
+    fits = f"_{method}".endswith(f"_{called[-1]}") if is_method else method in CONSTRUCTORS
     presence = index.ask(path, lack.name) if path and fits else None
     if presence is None or not presence.present:
         return None
