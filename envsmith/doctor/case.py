@@ -149,14 +149,15 @@ def _explained(
 
     A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
     of another group (a part that was not compiled) says more, and one that names releases where the index names none.
-    The message of a rule says more than a guess.
+    A message that names its cause says more than a guess.
     """
     explained = []
     for lack in lacks:
         explanation = explain(lack, facts, names, needs)
         here = [h for h in hits if h.place == lack.hit.place]
         is_rule = any(h.signature.rule for h in here)
-        is_better_known = explanation and explanation.confidence == "low" and any(_is_cause_of_rule(h) for h in here)
+        causes = [h for h in here if h.signature.kind == "cause"]
+        is_better_known = explanation and explanation.confidence == "low" and causes
         same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
         better = [
             h

@@ -28,7 +28,7 @@ class Weight(IntEnum):
     BESIDE_SYMPTOM = 73  # the same beside a symptom that may have another cause
     SYMPTOM = 70  # a message that several causes give, and this is the usual one
     SUGGESTED = 65  # a message that the program itself calls a warning
-    OF_STAGE = 63  # a warning over versions at the stage at which the log fails
+    OF_STAGE = 64  # a warning over versions at the stage at which the log fails
     FOLLOWS = 60  # a message that an earlier failure gives
     BESIDE_CAUSE = 50  # versions that cannot work beside a message that names another cause
     FACT_WARNING = 45  # a rule over facts that warns

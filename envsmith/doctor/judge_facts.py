@@ -12,6 +12,7 @@ from envsmith.doctor.judge_messages import judge_messages_of_rules, of_loader
 from envsmith.doctor.judge_versions import of_finding
 from envsmith.doctor.last_words import judge_last_words
 from envsmith.doctor.missing_names import diagnosed_of
+from envsmith.doctor.new_errors import judge_new_errors
 from envsmith.doctor.possible import judge_possible
 from envsmith.doctor.rank_failures import of_blame
 from envsmith.doctor.ranking import diagnosis_of
@@ -47,8 +48,11 @@ def diagnose(
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     if not any(_explains(each) for each in diagnosed_all):
         mended = published().mended(case.facts, texts) if published else None
+        known = {each.where for each in diagnosed_all}
         diagnosed_all += (
-            [mended.diagnosed()] if mended else judge_last_words(texts, {each.where for each in diagnosed_all})
+            [mended.diagnosed()]
+            if mended
+            else judge_new_errors(texts, names or NameIndex.installed()) or judge_last_words(texts, known)
         )
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts)
     proofs = [f"what {run.evidence} has shown in this environment" for run in runs]

@@ -288,12 +288,12 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
         yield f"{aliases[first]}{tail}", False
     if index.distribution_of(name):
         yield name, False
-    likely = tuple(_likely(first, lack, facts, index))
+    likely = tuple(likely_packages(first, lack, facts, index))
     for distribution in likely:
         yield from ((f"{root}.{name}", False) for root, of in index.roots.items() if of == distribution)
-    base = _base_of(first) if lack.kind == "member" else None
-    if base and (base.endswith(".Trainer") or index.distribution_of(base) in likely):
-        yield f"{base}{tail}", True
+    for base in bases_of(first) if lack.kind == "member" else ():
+        if base.endswith(".Trainer") or index.distribution_of(base) in likely:
+            yield f"{base}{tail}", True
     if first[:1].isupper():
         yield from ((f"{root}.{name}", True) for root, of in _by_use(index) if of not in likely)
 
@@ -304,20 +304,20 @@ def _by_use(index: NameIndex) -> list[tuple[str, str]]:
     return sorted(index.roots.items(), key=lambda item: places.get(item[1], len(places)))
 
 
-def _base_of(name: str) -> str | None:
-    """Return the class beneath one of a user's own that is named after it: ``transformers.Trainer`` of ``MyTrainer``."""
-    return next((path for base, path in words().bases.items() if name.endswith(base) and name != base), None)
+def bases_of(name: str) -> tuple[str, ...]:
+    """Return the classes beneath one of a user's own that is named after them: ``transformers.Trainer`` of ``MyTrainer``."""
+    return tuple(path for base, path in words().bases.items() if name.endswith(base) and name != base)
 
 
 def _written(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tuple[str, bool]]:
     """Yield where a class or function of that name is written in the packages that the text speaks of."""
     first, _, remainder = name.partition(".")
-    for distribution in tuple(_likely(first, lack, facts, index))[:_SEARCHED]:
+    for distribution in tuple(likely_packages(first, lack, facts, index))[:_SEARCHED]:
         for path in index.definitions(first, distribution):
             yield f"{path}.{remainder}".rstrip("."), False
 
 
-def _likely(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[str]:
+def likely_packages(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[str]:
     """Yield indexed packages that the text speaks of: owners of such names, those of the calls, those it mentions."""
     indexed = index.distributions()
     owner = owner_of(name)
@@ -439,7 +439,7 @@ def _given(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
     called, method = path.split("."), lack.owner.rpartition(".")[2]
     # A function gives its argument to the class that it makes an object of, a method to the one in its place.
     is_method = called[-2:-1] and called[-2][:1].isupper()
-    fits = method == called[-1] if is_method else method in CONSTRUCTORS
+    fits = f"_{method}".endswith(f"_{called[-1]}") if is_method else method in CONSTRUCTORS
     presence = index.ask(path, lack.name) if path and fits else None
     if presence is None or not presence.present:
         return None
@@ -457,8 +457,8 @@ def _overridden_paths(lack: Lack, index: NameIndex) -> Iterator[str]:
         return
     if lack.frames and lack.frames[-1].package:
         yield from (f"{path}.{method}" for path in index.classes_with(module_of(lack.frames[-1].file), method))
-    elif not lack.frames and (base := _base_of(owner)):
-        yield f"{base}.{method}"
+    elif not lack.frames:
+        yield from (f"{base}.{method}" for base in bases_of(owner))
 
 
 def _not_required(presence: Presence, index: NameIndex) -> Presence:

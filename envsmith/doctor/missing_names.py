@@ -16,6 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from envsmith.doctor.argument_owners import ArgumentOwners, owners_of_argument
+from envsmith.doctor.asked_members import AskedMember, asked_member
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import (
@@ -29,7 +30,7 @@ from envsmith.doctor.lacks import (
     rivals,
     shadowing_file,
 )
-from envsmith.doctor.needed_releases import asker_of
+from envsmith.doctor.needed_releases import asker_of, left_by_rules
 from envsmith.doctor.parties import caller_fix, owner_of
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.rewriting import Rewriting, is_borne, rewriting_of
@@ -37,6 +38,7 @@ from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence, short_spec_of
+from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -102,6 +104,8 @@ def explain(
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
     if lack.file and not (index.distribution_of(lack.root) or listed_project(lack.root)):
         return _not_in_file(lack, lack.file)
+    if asked := asked_member(lack, facts, index):
+        return _asked(lack, asked, installed_version(asked.presence.distribution, facts))
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
         return _bare_folder(lack)
@@ -138,8 +142,8 @@ def explain(
             return _in_a_circle(lack, question, presence)
         is_module = lack.kind == "attribute" and index.ask_module(question.path) is not None
         return _always(lack, question, presence, version, is_module=is_module)
-    asker = _known_asker(lack, presence, facts)
-    needed = _needed(presence, needs)
+    asker = _known_asker(lack, presence, facts, index)
+    needed = _needed(presence, [*needs, *_needs_of(asker, presence, facts)])
     gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, importer=asker)
     of_package = asker or lack.user_of(presence.distribution)
     rewriting = None if of_package else rewriting_of(lack, question, presence, version, index)
@@ -220,7 +224,13 @@ def _needed(presence: Presence, needs: Sequence[Mapping[str, str]]) -> str:
     return short_spec_of(presence.releases, fitting) if fitting else presence.short_spec()
 
 
-def _known_asker(lack: Lack, presence: Presence, facts: Facts) -> tuple[str, str] | None:
+def _needs_of(asker: tuple[str, str] | None, presence: Presence, facts: Facts) -> Iterator[Mapping[str, str]]:
+    """Yield what the stated release of a package that asks needs beside the name, by the rules."""
+    if asker and (version := installed_version(asker[0], facts)):
+        yield left_by_rules({asker[0], presence.distribution}, {asker[0]: version}, Platform.LINUX_64)
+
+
+def _known_asker(lack: Lack, presence: Presence, facts: Facts, index: NameIndex) -> tuple[str, str] | None:
     """Return the package that is known to import a name, with its releases that do not: of the calls, else stated."""
     name = presence.distribution
     if lack.kind not in {"name", "module"}:
@@ -228,7 +238,9 @@ def _known_asker(lack: Lack, presence: Presence, facts: Facts) -> tuple[str, str
     called = lack.user_of(name)
     users = [called] if called else [each for each in facts.components if each not in {name, "python"}]
     path = f"{lack.owner}.{lack.name}".rstrip(".")
-    return asker_of(path, {user: installed_version(user, facts) for user in users})
+    releases = {user: installed_version(user, facts) for user in users}
+    taking = ((user, index.not_taking(path, user, version)) for user, version in releases.items() if version)
+    return asker_of(path, releases) or next(((user, others) for user, others in taking if others is not None), None)
 
 
 def _gone(
@@ -272,6 +284,34 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
         age = "a newer release of" if oldest and not newest else "an older release of" if newest and not oldest else ""
         return f", or {age or 'another release of'} {user}" if version or age else ""
     return f", or use {presence.successor}" if presence.successor else ""
+
+
+def _asked(lack: Lack, asked: AskedMember, version: str | None) -> MissingNameExplanation:
+    """Explain a member that a package asks of a class of one's own, or that its base no longer hands down."""
+    presence, base, member = asked.presence, asked.base, lack.name
+    name, spec = presence.distribution, presence.short_spec()
+    before = short_spec_of(presence.releases, set(presence.releases) - presence.present)
+    needed = before if asked.is_asked else spec
+    if asked.is_asked:
+        message = (
+            f"{lack.owner} has no {member}, which {name}{spec} has on {base} and asks for: {name}{before} does not."
+        )
+        message += "" if asked.is_told else f" Nothing here says which {name} runs, nor whether it asks itself."
+        way = f"let {lack.owner} derive from {base} and run its constructor, or define {member}"
+    else:
+        message = f"{lack.owner} has no {member}: a class that derives from {base} has it in {name}{spec} only."
+        way = f"let {lack.owner} do without it"
+    return MissingNameExplanation(
+        rule="name-not-in-release",
+        message=message,
+        fix=f"Install {name}{needed}, or a newer release of the code that brings {lack.owner}; or {way}.",
+        severity=Severity.ERROR if asked.is_told else Severity.WARNING,
+        weight=Weight.SAID if asked.is_told else Weight.SYMPTOM,
+        components={name: version or "*"},
+        needs={name: needed},
+        lines=(f"pip install '{name}{needed}'",),
+        presence=presence,
+    )
 
 
 def _rewritten(

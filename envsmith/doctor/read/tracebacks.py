@@ -80,8 +80,8 @@ def frames_before(text: str, position: int) -> list[LoggedFrame]:
 
 
 def callers(frames: Sequence[LoggedFrame]) -> Sequence[LoggedFrame]:
-    """Return the calls that wrote their arguments down. Decorators, and torch around a module, only hand them on."""
-    return [frame for frame in frames if not _HANDED_ON.search(frame.source)]
+    """Return the calls that say what they want. Decorators, torch around a module and ``__getattr__`` only hand it on."""
+    return [f for f in frames if not (_HANDED_ON.search(f.source) or f.function.endswith("__getattr__"))]
 
 
 def frames_in(text: str) -> list[LoggedFrame]:

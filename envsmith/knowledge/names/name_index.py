@@ -15,7 +15,8 @@ from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.graph.refused_names import refused_names
 from envsmith.knowledge.names.changed_arguments import changed
 from envsmith.knowledge.names.names_file import SUFFIX, NamesFile
-from envsmith.knowledge.names.presence import Presence
+from envsmith.knowledge.names.presence import Presence, short_spec_of
+from envsmith.knowledge.names.takes import SUFFIX as TAKES
 from envsmith.knowledge.names.walk import Availability, NamePlace, Names, Walk
 from envsmith.model.rule import Evidence, EvidenceKind
 
@@ -157,6 +158,19 @@ class NameIndex:
         """
         walk = self._walk(distribution)
         return walk.callables_taking(name, argument) if walk else ()
+
+    def not_taking(self, path: str, distribution: str, version: str) -> str | None:
+        """Return the releases of a package whose import takes no such name, where that of ``version`` takes it."""
+        file = self._folder / f"{distribution}{TAKES}"
+        if not file.is_file():
+            return None
+        takes = NamesFile(file)
+        releases = tuple(release.version for release in takes.head.releases)
+        parts = (part for module, _ in takes.texts() if (part := takes.module(module)))
+        lines = [line for part in parts for line in part.of(path) if " @" not in line[0]]
+        taking = {v for at, v in enumerate(releases) if any(bits >> at & 1 for _, bits in lines)}
+        others = set(releases) - taking
+        return (short_spec_of(releases, others) if others else "") if version in taking else None
 
     def changed(self, name: str, what: str) -> tuple[str, ...]:
         """Return the packages in which an argument of a callable of that name came or went."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from envsmith.knowledge.names.reach import PlacedUse
+if TYPE_CHECKING:
+    from envsmith.knowledge.names.reach import PlacedUse
 
 SUFFIX = ".takes"
 

@@ -398,7 +398,7 @@ def test_the_bound_of_a_name_gives_way_to_what_else_its_importer_needs():
 
     finding = first(text, NameIndex.installed()).finding
 
-    assert dict(finding.needs) == {"transformers": ">=4.43.0,<5.0.0"}
+    assert dict(finding.needs) == {"transformers": ">=4.43.0,<5.0.0", "peft": "<0.14.0"}
 
 
 @pytest.mark.parametrize(
@@ -706,3 +706,47 @@ def test_the_name_of_every_constructor_tells_no_package():
 
     assert finding.rule == "name-missing"
     assert "the call is wrong" in finding.message
+
+
+def test_the_stated_package_that_imports_a_name_is_named_with_the_releases_that_it_needs():
+    text = "peft == 0.14.0\nImportError: cannot import name 'Cache' from 'transformers' (/e/transformers/__init__.py)"
+
+    finding = first(text, NameIndex.installed()).finding
+
+    assert finding.needs["peft"] == "<0.14.0"
+    assert finding.needs["transformers"].startswith(">=4.43.0")  # for peft 0.14.0 imports EncoderDecoderCache too
+
+
+ASKS = """  File "/env/lib/python3.11/site-packages/{package}/modeling.py", line 4774, in _move_missing_keys
+    self.all_tied_weights_keys.keys()
+  File "/env/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1965, in __getattr__
+    raise AttributeError(
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        (ASKS.format(package="transformers") + "AttributeError: 'Enformer' object has no attribute 'all_tied_weights_keys'", {"transformers": "<5.0.0"}),
+        ("AttributeError: 'LLaDAModelLM' object has no attribute 'all_tied_weights_keys'", {"transformers": "<5.0.0"}),
+        ("AttributeError: 'PromptForGeneration' object has no attribute 'can_generate'", {"transformers": "<4.26.0"}),
+        ("AttributeError: 'XGRPOTrainer' object has no attribute 'num_iterations'", {"trl": "<0.16.0"}),
+        ("AttributeError: 'FooLM' object has no attribute 'get_head_mask'", {"transformers": "<5.0.0"}),
+        ("transformers: 4.20.0\nAttributeError: 'FooLM' object has no attribute 'can_generate'", {"transformers": ">=4.26.0"}),
+    ],
+)  # fmt: skip
+def test_a_member_that_a_package_asks_of_a_class_of_ones_own_is_told_by_its_base(text, needs):
+    assert dict(first(text, NameIndex.installed()).finding.needs) == needs
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AttributeError: 'MyWrapper' object has no attribute 'generate'\nimport transformers",
+        "AttributeError: 'Session' object has no attribute 'model'",
+    ],
+)
+def test_a_member_with_a_word_that_many_have_tells_no_package(text):
+    found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
+
+    assert found is None or not found.finding.needs
