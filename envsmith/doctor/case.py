@@ -194,8 +194,13 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
         for component, value in pairs:
             if component and (version := version_in(value)):
                 draft.component(component, version[0], place, 3)
-    unseen = {"gpu_visible": "no"} if any(hit.signature.cause == "driver-missing" for hit in hits) else {}
+    unseen = {"gpu_visible": "no"} if any(map(_sees_no_gpu, hits)) else {}
     return dataclasses.replace(facts, components=draft.components, host={**facts.host, **unseen})
+
+
+def _sees_no_gpu(hit: Hit) -> bool:
+    """Return whether a message says that a program sees no driver. CUDA's runtime calls a driver that is not there old."""
+    return hit.signature.cause == "driver-missing" or "driver version is insufficient" in hit.text
 
 
 def _is_cause_of_rule(hit: Hit) -> bool:
