@@ -177,7 +177,7 @@ def _platform(facts: Facts) -> Platform:
 
 
 def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
-    """Return the facts with the versions that messages themselves name (``Installed CUDA version 12.2 …``)."""
+    """Return the facts with what messages say: versions (``Installed CUDA version 12.2 …``), and that no GPU is seen."""
     draft = Draft()
     draft.components = dict(facts.components)
     for hit in hits:
@@ -195,7 +195,13 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
         for component, value in pairs:
             if component and (version := version_in(value)):
                 draft.component(component, version[0], place, 3)
-    return dataclasses.replace(facts, components=draft.components)
+    unseen = {"gpu_visible": "no"} if any(map(_sees_no_gpu, hits)) else {}
+    return dataclasses.replace(facts, components=draft.components, host={**facts.host, **unseen})
+
+
+def _sees_no_gpu(hit: Hit) -> bool:
+    """Return whether a message says that a program sees no driver. CUDA's runtime calls a driver that is not there old."""
+    return hit.signature.cause == "driver-missing" or "driver version is insufficient" in hit.text
 
 
 def _is_cause_of_rule(hit: Hit) -> bool:

@@ -133,7 +133,7 @@ def explain(
     if inside is not False and lack.kind in {"name", "module"} and index.is_compiled_module(question.path):
         return _not_compiled(lack, question, presence, version)
     is_set_later = lack.kind == "member" and index.is_set_later(question.path)
-    if is_set_later and inside is not False and presence.releases[-1] in presence.present:
+    if is_set_later and inside is not False and (is_called or presence.releases[-1] in presence.present):
         return _not_set_yet(lack, question, presence, version)
     if inside and version:
         return _another_copy(lack, question, presence, version)

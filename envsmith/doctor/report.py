@@ -17,6 +17,7 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS, added_frameworks
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.names.modules import distributions_by_module, near_module
+from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.cell import Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
@@ -271,7 +272,7 @@ def _distribution(module: str | None) -> str | None:
         return None
     root = module.split(".")[0]
     framework = next((f.name for f in FRAMEWORKS.values() if f.module == module), None)
-    return framework or distributions_by_module().get(root) or fold(root)
+    return framework or distributions_by_module().get(root) or NameIndex.installed().roots.get(root) or fold(root)
 
 
 def _cuda_fix(facts: Facts) -> str | None:

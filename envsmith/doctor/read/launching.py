@@ -27,10 +27,12 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
     """Add every command, hostfile and configuration, and return the kinds that were recognised."""
     kinds = []
     for number, line in _joined(text[:2_000_000]):
-        tool = next((tool for tool, mark in words().launchers.items() if re.search(mark, line)), None)
-        if tool:
-            excerpt = f"{source}: {line.strip()[:300]}"
-            draft.launch(tool, _options(line), excerpt, source=source, places={"": number})
+        marks = ((tool, re.search(mark, line)) for tool, mark in words().launchers.items())
+        tool, mark = next(((tool, mark) for tool, mark in marks if mark), (None, None))
+        if tool and mark:
+            command = line[mark.start() :].split("`")[1] if mark[0].startswith("`") else line
+            excerpt = f"{source}: {command.strip()[:300]}"
+            draft.launch(tool, _options(command), excerpt, source=source, places={"": number})
             kinds.append(f"{tool} command")
     if directives := list(_DIRECTIVE.finditer(text[:2_000_000]))[:_MOST]:
         options = {name: value for line in directives for name, value in _options(line[1]).items()}

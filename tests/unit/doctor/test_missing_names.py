@@ -468,6 +468,14 @@ def test_a_member_that_a_method_sets_is_not_said_to_be_missing_from_a_release(st
     assert dict(diagnosed.finding.needs) == ({} if stated else {"datasets": ">=2.0"})
 
 
+def test_a_member_that_its_own_package_asks_for_was_not_set_yet_though_later_releases_have_no_such_member():
+    frame = 'Traceback (most recent call last):\n  File "/e/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 9, in f\n'
+    message = "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'extra_large_param_to_reduce'"
+    diagnosed = first(frame + message, NameIndex.installed())
+
+    assert "what sets it has not run for this one" in diagnosed.finding.message
+
+
 def test_a_member_that_the_stated_release_does_not_set_is_missing_from_it(index):
     diagnosed = first("datasets: 1.0\nAttributeError: 'Store' object has no attribute 'engine'\nimport datasets", index)
 

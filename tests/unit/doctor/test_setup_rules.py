@@ -51,6 +51,14 @@ TORCHRUN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=h:29500 pretr
         ("deepspeed --include localhost:0,1 --num_gpus 2 t.py\n", "deepspeed-include-and-count", "error"),
         ("docker run -it --gpus all nvcr.io/nvidia/pytorch:24.01-py3\n", "docker-without-shm", "warning"),
         ("podman run --device nvidia.com/gpu=all pytorch:24.01\n", "docker-without-shm", "warning"),
+        ("run it: `docker run -it test`\n>>> torch.cuda.is_available()\nFalse\n", "container-without-gpus", "error"),
+        ("podman run test\nRuntimeError: No CUDA GPUs are available\n", "container-without-gpus", "error"),
+        (
+            "singularity run image\nCUDA driver version is insufficient for CUDA runtime version\n",
+            "container-without-gpus",
+            "error",
+        ),
+        ("CUDA_VISIBLE_DEVICES: all\nRuntimeError: No CUDA GPUs are available\n", "visible-devices-all", "error"),
         (
             '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 1}',
             "ds-batch-config",
