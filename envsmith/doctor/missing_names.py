@@ -143,6 +143,8 @@ def explain(
     gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, importer=asker)
     of_package = asker or lack.user_of(presence.distribution)
     rewriting = None if of_package else rewriting_of(lack, question, presence, version, index)
+    if lack.is_of_report:
+        return _of_report(gone, lack, presence, version)
     if rewriting:
         gone = _rewritten(gone, rewriting, lack, is_borne=is_borne(presence, facts))
     return _of_several(gone, rivals(lack, question, facts, index))
@@ -272,6 +274,21 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
         age = "a newer release of" if oldest and not newest else "an older release of" if newest and not oldest else ""
         return f", or {age or 'another release of'} {user}" if version or age else ""
     return f", or use {presence.successor}" if presence.successor else ""
+
+
+def _of_report(
+    gone: MissingNameExplanation, lack: Lack, presence: Presence, version: str | None
+) -> MissingNameExplanation:
+    """Return an explanation for a script that collects a report, which fails beside what the report is about."""
+    own = f"{presence.distribution} {version or 'that is installed'}"
+    return dataclasses.replace(
+        gone,
+        message=f"{gone.message} Only that script fails by it: it is of another release than the package.",
+        fix=f"Take {lack.script} from the source tree of the {own}. What else fails has another cause.",
+        severity=Severity.WARNING,
+        weight=Weight.FOLLOWS,
+        lines=(),
+    )
 
 
 def _rewritten(

@@ -183,6 +183,19 @@ def test_a_script_that_a_package_called_asks_itself(index):
     assert "fire" not in first(text, index).finding.message
 
 
+def test_where_a_script_that_collects_a_report_lacks_a_name_what_the_report_is_about_comes_first(index):
+    text = (
+        "WARNING: ImportError('/env/x/_C.abi3.so: undefined symbol: _ZNK3c1011StorageImpl27throw_data_ptr_access_errorEv')\n"
+        'Traceback (most recent call last):\n  File "/w/collect_env.py", line 9, in main\n'
+        "    from datasets.old import gone\nImportError: cannot import name 'gone' from 'datasets.old'"
+    )
+    diagnosis = diagnose(read_texts([("log", text)]), [("log", text)], names=index)
+    root, script = diagnosis.diagnosed[:2]
+
+    assert root.finding.rule == "torch-abi-symbol"
+    assert "Take /w/collect_env.py from the source tree" in script.finding.fix
+
+
 def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
     text = (
         'Traceback (most recent call last):\n  File "/w/datasets.py", line 1, in <module>\n    import datasets\n'
