@@ -719,3 +719,18 @@ def test_the_name_of_every_constructor_tells_no_package():
 
     assert finding.rule == "name-missing"
     assert "the call is wrong" in finding.message
+
+
+def test_a_module_that_is_wherever_its_package_is_was_not_imported_and_no_release_is_named():
+    text = "AttributeError: module 'pydantic._internal' has no attribute '_fields'"
+    finding = diagnose(read_texts([("log", text)]), [("log", text)]).root.finding
+
+    assert "nothing imported it" in finding.message
+    assert not finding.needs
+
+
+def test_a_rule_over_versions_says_more_than_that_a_module_was_not_imported():
+    text = "AttributeError: module 'pydantic._internal' has no attribute '_model_construction'"
+    finding = diagnose(read_texts([("log", text)]), [("log", text)]).root.finding
+
+    assert (finding.rule, finding.fix) == ("ray-pydantic2", "Use pydantic below 2, or ray 2.9 or later.")
