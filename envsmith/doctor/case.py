@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,6 +27,8 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import PassedRun, Severity
 
+# A symbol of C++ may be that of a class of warnings.
+_SYMBOL = re.compile(r"\b_Z\w{2,400}")
 # Named groups of signatures that are the version of a component.
 _VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
 
@@ -221,5 +224,5 @@ def _speaks(hit: Hit, messages: Sequence[Hit]) -> bool:
 
 def is_warning(line: str) -> bool:
     """Return whether the program itself calls it a warning: an optional part is missing, and the run goes on."""
-    lower = line.lower().replace("nccl warn", "")
+    lower = _SYMBOL.sub("", line).lower().replace("nccl warn", "")
     return "warn" in lower or "[nemo w " in lower or "falling back to" in lower

@@ -105,6 +105,11 @@ class Lack:
         return self.frames[-1].file if self.frames and self.frames[-1].package is None else None
 
     @property
+    def is_of_report(self) -> bool:
+        """Return whether a script fails that only collects a report: it is of another release than the package."""
+        return re.split(r"[/\\]", self.script or "")[-1] in {"collect_env.py", "check_env.py"}
+
+    @property
     def checkout(self) -> str | None:
         """Return the folder that has the module's name and holds the script that asks: a checkout of it, mostly."""
         script = (self.script or "").replace("\\", "/")

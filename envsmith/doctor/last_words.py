@@ -14,10 +14,12 @@ from envsmith.model.rule import Severity
 # An error and its message, to the next blank line or record of a log. A `TypeError` tells a programmer what it wants.
 _ERROR = re.compile(
     r"^[ \t]{0,8}(?:[\w.]{1,120}\.)?(?P<kind>(?!TypeError)[A-Z]\w{1,60}(?:Error|Exception)): (?P<message>.{1,1000}"
-    r"(?:\n(?![ \t]{0,8}(?:File \"|Traceback|[A-Z]\w{1,60}(?:Error|Exception)\b|[\[│╭╰^~=*#-]|\d{4}-|\d\d:))[^\n]{1,600}){0,6})",
+    r"(?:\n(?![ \t]{0,8}(?:File \"|Traceback|#|[*_]{0,2}(?:Steps|To [Rr]eproduce|Expected|Environment)\b|[A-Z]\w{1,60}(?:Error|Exception)\b|[\[│╭╰^~=*#-]|\d{4}-|\d\d:))[^\n]{1,600}){0,6})",
     re.MULTILINE,
 )
 _SENTENCE = re.compile(r"(?<=[.!;])\s+(?=[\"'`(]?[A-Z])|\n")
+# A sentence whose first way stands in the next line.
+_LIST = re.compile(r":\n[ \t]{0,8}(?:[-*]|\(?\d[.)])[ \t]{1,4}")
 # What says how a value has to be, without telling anybody.
 _DUTY = re.compile(
     r"\b(?:must|should|needs? to|has to|have to) (?:be|have)\b|\brequired? to be\b|\bby (?:setting|using|passing)\b"
@@ -48,7 +50,7 @@ def judge_last_words(texts: Sequence[tuple[str, str]], known: Collection[str | N
 
 def _advice(message: str) -> str:
     """Return the sentences of a message that tell somebody to do something."""
-    sentences = [each.strip() for each in _SENTENCE.split(message) if not _NO_REMEDY.search(each)]
+    sentences = [each.strip() for each in _SENTENCE.split(_LIST.sub(": ", message)) if not _NO_REMEDY.search(each)]
     advice = dict.fromkeys(each for each in sentences if advice_in(each) or _DUTY.search(each))
     return " ".join(advice)[:_MOST]
 

@@ -38,12 +38,16 @@ _COMPILED = re.compile(r"torch_extensions|/build/|JIT")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Answer:
-    """What is added to a message about a symbol. ``is_certain`` when the stated torch was measured and lacks it."""
+    """What is added to a message about a symbol. ``is_certain`` when the stated torch was measured and lacks it.
+
+    ``is_whole`` when it stands in the place of what the message says: the extension is not of another torch.
+    """
 
     message: str
     fix: str
     needs: Mapping[str, str] = field(default_factory=dict)
     is_certain: bool = False
+    is_whole: bool = False
 
 
 def with_builds(
@@ -63,7 +67,7 @@ def with_builds(
     answer = _MIXED if is_own else _answer(symbol, builds, version, build)
     finding = dataclasses.replace(
         diagnosed.finding,
-        message=f"{diagnosed.finding.message} {answer.message}",
+        message=answer.message if answer.is_whole else f"{_opening(diagnosed, hit, file)} {answer.message}",
         fix=answer.fix,
         needs=answer.needs,
         components={**_versions(package, facts), **diagnosed.finding.components, "torch": version or "*"},
@@ -80,6 +84,16 @@ def with_builds(
     return dataclasses.replace(
         diagnosed, finding=finding, score=max(diagnosed.score, Weight.PROVED - 1), confidence="high"
     )
+
+
+def _opening(diagnosed: Diagnosed, hit: Hit, file: re.Match[str] | None) -> str:
+    """Return what a message says, of the extension that the loader names where it only says that it is one."""
+    if hit.signature.id != "torch-abi-symbol" or file is None:
+        return diagnosed.finding.message
+    folder, stem = _FOLDER.search(file[1]), _STEM.search(file[1])
+    name = package_of(file[1]) or (folder and folder[1]) or (stem and stem[1])
+    own = f"{name} was built for another torch than the one installed."
+    return diagnosed.finding.message.replace(hit.signature.message, own) if name else diagnosed.finding.message
 
 
 def package_of(path: str) -> str | None:
@@ -109,6 +123,7 @@ def _lines(diagnosed: Diagnosed, package: str | None, version: str | None) -> tu
 # The libraries of torch itself: `…/site-packages/torch/lib/libtorch_python.so`.
 _OWN_LIBRARY = re.compile(r"[/\\]torch[/\\]lib[/\\]lib(?:torch|c10|caffe2)\w*\.so")
 _MIXED = _Answer(
+    is_whole=True,
     message="The file that asks is torch's own: libraries of two torches are mixed.",
     fix="Take folders of another torch (and of libtorch) out of LD_LIBRARY_PATH, remove a second torch (the system's, conda's),"
     " and install torch again: pip uninstall -y torch until pip says that it is not installed, then once more.",
@@ -121,8 +136,17 @@ def _answer(symbol: Symbol, builds: Builds, version: str | None, build: TorchBui
     if not spec:
         return _Answer(
             message=f"No measured build of torch, {_range(builds.absent)}, exports {symbol.readable} in this form: the"
-            " extension was compiled for a nightly, for a vendor's build, or with the other C++ ABI.",
+            " extension was compiled for an older torch, a nightly, a vendor's build, or with the other C++ ABI.",
             fix=f"Use a wheel that was made for the installed torch, or {rebuild}.",
+        )
+    if spec == "*":
+        return _Answer(
+            is_whole=True,
+            message=f"Every measured torch exports {symbol.readable}, so what was loaded before this extension is no torch,"
+            " another copy of it, or a build of it without CUDA.",
+            fix="Import torch before the extension. If that is done, see which torch is loaded: python -c 'import torch;"
+            " print(torch.__file__, torch.version.cuda)'. Take the folders of other copies out of LD_LIBRARY_PATH and"
+            " PYTHONPATH, and install a build for CUDA where it says None.",
         )
     having = f"torch {spec}"
     if build is None or version is None:
@@ -147,8 +171,8 @@ def _answer(symbol: Symbol, builds: Builds, version: str | None, build: TorchBui
 
 
 def _needs(spec: str) -> dict[str, str]:
-    """Return the spec for ``needs``. One with a gap, or of every release, is none of PEP 440."""
-    return {"torch": spec} if "||" not in spec and spec != "*" else {}
+    """Return the spec for ``needs``. One with a gap is none of PEP 440."""
+    return {"torch": spec} if "||" not in spec else {}
 
 
 def _range(builds: tuple[TorchBuild, ...]) -> str:

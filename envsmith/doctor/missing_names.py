@@ -135,6 +135,8 @@ def explain(
     is_set_later = lack.kind == "member" and index.is_set_later(question.path)
     if is_set_later and inside is not False and (is_called or presence.releases[-1] in presence.present):
         return _not_set_yet(lack, question, presence, version)
+    if lack.kind == "attribute" and _is_wherever_its_owner_is(lack, question, presence, index):
+        return _not_imported(lack, question, presence, version)
     if inside and version:
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
@@ -147,6 +149,8 @@ def explain(
     gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, importer=asker)
     of_package = asker or lack.user_of(presence.distribution)
     rewriting = None if of_package else rewriting_of(lack, question, presence, version, index)
+    if lack.is_of_report:
+        return _of_report(gone, lack, presence, version)
     if rewriting:
         gone = _rewritten(gone, rewriting, lack, is_borne=is_borne(presence, facts))
     return _of_several(gone, rivals(lack, question, facts, index))
@@ -163,6 +167,8 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
     twin = twins[0] if twins and explanation.needs else None
     taxonomy = twin.signature.taxonomy if twin else explanation.failure
     cause = twin.signature if twin and twin.signature.kind == "cause" and not _of_another(twin, explanation) else None
+    if cause and explanation.presence and _lacking((cause.fix,), explanation.presence):
+        cause = None
     finding = Finding(
         rule=explanation.rule,
         severity=severity,
@@ -190,9 +196,13 @@ def _lines(explanation: MissingNameExplanation, of_cause: tuple[str, ...]) -> tu
     presence = explanation.presence
     if presence is None or not explanation.lines:
         return of_cause or explanation.lines
-    specs = _installed(of_cause, presence.distribution)
-    lacking = {release for spec in specs for release in spec.filter(presence.releases)} - presence.present
-    return explanation.lines if lacking or not of_cause else of_cause
+    return explanation.lines if _lacking(of_cause, presence) or not of_cause else of_cause
+
+
+def _lacking(lines: Sequence[str], presence: Presence) -> set[str]:
+    """Return the releases that commands may install and that lack the name."""
+    specs = _installed(lines, presence.distribution)
+    return {release for spec in specs for release in spec.filter(presence.releases)} - presence.present
 
 
 def _installed(lines: Sequence[str], distribution: str) -> Iterator[SpecifierSet]:
@@ -311,6 +321,18 @@ def _asked(lack: Lack, asked: AskedMember, version: str | None) -> MissingNameEx
         needs={name: needed},
         lines=(f"pip install '{name}{needed}'",),
         presence=presence,
+def _of_report(
+    gone: MissingNameExplanation, lack: Lack, presence: Presence, version: str | None
+) -> MissingNameExplanation:
+    """Return an explanation for a script that collects a report, which fails beside what the report is about."""
+    own = f"{presence.distribution} {version or 'that is installed'}"
+    return dataclasses.replace(
+        gone,
+        message=f"{gone.message} Only that script fails by it: it is of another release than the package.",
+        fix=f"Take {lack.script} from the source tree of the {own}. What else fails has another cause.",
+        severity=Severity.WARNING,
+        weight=Weight.FOLLOWS,
+        lines=(),
     )
 
 
@@ -540,6 +562,29 @@ def _always(
         needs={name: f">={first}"} if version else {},
         lines=(f"pip install '{name}>={first}'" if version else f"pip install --force-reinstall --no-deps {name}",),
         presence=presence,
+    )
+
+
+def _is_wherever_its_owner_is(lack: Lack, question: Question, presence: Presence, index: NameIndex) -> bool:
+    """Return whether a module is in every release that has the package around it, which was imported."""
+    around = index.ask_module(lack.owner) if "." in lack.owner and index.ask_module(question.path) else None
+    return around is not None and bool(presence.absent) and around.present <= presence.present
+
+
+def _not_imported(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
+    """Explain a module that its caller takes from the package around it, and that nothing has imported."""
+    name, user = presence.distribution, lack.user_of(presence.distribution)
+    return MissingNameExplanation(
+        rule="name-missing",
+        message=f"{lack.owner} has no {lack.name} yet: it is a module, every {name} with {lack.owner} has it, and nothing"
+        f" imported it.{_asker(lack, name)}",
+        fix=f"Import it by its own path (import {question.path}), or take the release of {user or 'its caller'} that was"
+        f" written for the installed {name}.",
+        taxonomy=dataclasses.replace(_PAIR, cause="package-version-pair"),
+        weight=Weight.SYMPTOM,
+        components={name: version or "*", **_user(lack, name)},
+        presence=presence,
+        is_certain=False,
     )
 
 

@@ -21,8 +21,8 @@ from envsmith.doctor.vocabulary import words
 
 # Those where the name is known to be gone, so that the package that imports it is too old.
 _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
-# Ray prints two pairs, the cluster's first.
-_RAY = re.compile(r"Ray: (\d[\w.]{1,30})[^\n]{0,40}\n[^\n]{0,120}?Python: (3\.\d{1,2}(?:\.\d{1,2})?)")
+# Ray prints the releases of the cluster, then those of the process.
+_RAY = re.compile(r"\b(Ray|Python|Cloudpickle): (\d[\w.]{1,30})")
 
 
 # An address in the messages of torch, gloo and NCCL: `(10.0.0.1, 29500)`, `remote=[10.0.0.1]:29500`, `10.0.0.1<29500>`.
@@ -64,14 +64,17 @@ def with_parties(hit: Hit, text: str) -> Hit:
 
 def _of_cluster(hit: Hit, message: str) -> Hit:
     """Return the hit with the releases of the cluster and of the process, and the one that ends it, if one does."""
-    pairs = _RAY.findall(message)[:2]
-    if len(pairs) < 2:
+    cluster: dict[str, str] = {}
+    own: dict[str, str] = {}
+    for name, version in _RAY.findall(message):
+        (own if name in cluster else cluster).setdefault(name, version)
+    if not {"Ray", "Python"} <= own.keys():
         return hit
-    (cluster_ray, cluster_python), (own_ray, own_python) = pairs
-    hit = hit.naming(cluster_ray=cluster_ray, cluster_python=cluster_python, own_ray=own_ray, own_python=own_python)
-    if cluster_ray == own_ray:
-        return hit.naming(needs=f"python=={cluster_python}")
-    return hit.naming(needs=f"ray=={cluster_ray}") if cluster_python == own_python else hit
+    ends = [f"{name.lower()}=={cluster[name]}" for name, version in own.items() if version != cluster.get(name)]
+    said = {side: ", ".join(map(" ".join, parts.items())) for side, parts in (("cluster", cluster), ("own", own))}
+    wanted = " and ".join([f"ray=={cluster['Ray']}", *(each for each in ends if each.startswith("cloudpickle"))])
+    needs = ends[0] if len(ends) == 1 else None
+    return hit.naming(wanted=wanted, cluster_python=cluster["Python"], needs=needs, **said)
 
 
 def owner_of(name: str) -> str | None:

@@ -18,17 +18,20 @@ _MIDDLE = 1 << 20
 # What never ends is not read for ever.
 _MOST = 8 << 30
 _LINE = 2000
-# What launchers, schedulers and collectors of logs put before a line: a time, `[rank3]:`, `[default0]:`, `12: ` (srun
-# --label).
-_PREFIX = re.compile(
-    r"^[ \t]{0,4}(?:(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?[ \t]{1,4}"
-    r"|\[[A-Za-z]{0,10}[ ]?\d{1,5}\]:[ \t]?|\d{1,5}:[ \t]))+",
-    re.MULTILINE,
+# What loggers and collectors of logs put before a line: a time, or as vLLM does a level, a time and a file.
+_STAMP = (
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?[ \t]{1,4}"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}\.py:\d{1,5}\][ \t]?"
 )
+# The same with who speaks: `[rank3]:`, `[default0]:`, `12: ` (srun --label), `(EngineCore_0 pid=41)` of Ray and vLLM.
+_PREFIX = re.compile(
+    rf"^[ \t]{{0,4}}(?:{_STAMP}|\[[A-Za-z]{{0,10}}[ ]?\d{{1,5}}\]:[ \t]?|\d{{1,5}}:[ \t]"
+    r"|\((?:[A-Za-z_][\w:.]{0,60} )?(?:rank=\d{1,5} )?pid=\w{1,20}(?:, ip=[\w.:-]{3,60})?\)[ \t]?)+"
+)
+_TIME = re.compile(_STAMP)
 # pdsh, docker compose and kubectl name the host on every line.
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,60})(?:: |[ \t]{0,12}\| )")
 _WIDTHS = range(50, 301)
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{8,32}")
 # A colour whose escape character a terminal, an editor or a web page took away or wrote in letters.
 _COLOUR = re.compile(r"(?:\\x1b|\\u001b|\\033|\\e|\^\[|\u241b)?\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m(?!\])")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|#39|#34|#x27);")

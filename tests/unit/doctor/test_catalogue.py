@@ -133,3 +133,32 @@ def test_equal_toolkit_and_torch_are_not_told_to_be_aligned():
     first = judged(text).diagnosed[0]
     assert first.taxonomy.cause == "op-not-built"
     assert "beside" not in (first.finding.fix or "")
+
+
+ASSERTED = """  File "/env/lib/python3.11/site-packages/vllm/model_executor/models/chatglm.py", line 53, in __init__
+    assert self.total_num_kv_heads % {divisor} == 0
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+AssertionError
+"""
+
+
+def test_a_size_that_a_bare_assertion_demands_to_be_divided_is_named_with_its_divisor():
+    first = judged(ASSERTED.format(divisor="tp_size")).diagnosed[0]
+
+    assert first.taxonomy.cause == "world-size-mismatch"
+    assert "self.total_num_kv_heads can be divided by tp_size" in first.finding.message
+
+
+def test_a_bare_assertion_about_something_else_than_processes_says_nothing():
+    assert not judged(ASSERTED.format(divisor="patch_size")).diagnosed
+
+
+def test_a_warning_that_a_library_was_not_loaded_explains_an_operator_that_is_not_there():
+    text = (
+        "WARNING 01-30 20:57:18 _custom_ops.py:14] Failed to import from vllm._C with"
+        " ImportError('/env/vllm/_C.abi3.so: undefined symbol: _ZNK3c1011StorageImpl27throw_data_ptr_access_errorEv')\n"
+        "AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'"
+    )
+    root, operator = judged(text).diagnosed[:2]
+
+    assert (root.finding.rule, operator.finding.rule) == ("torch-abi-symbol", "op-not-registered")

@@ -34,6 +34,7 @@ def test_the_sentence_that_tells_what_to_do_is_repeated_and_called_a_lead():
         ("RuntimeError: no quux.\nYou can enable it by setting QUUX=1.", "You can enable it by setting QUUX=1."),
         ("my.lib.QuuxError: gone. Install quux-extra, or pass --plain.", "Install quux-extra, or pass --plain."),
         ("[rank3]: QuuxError: gone. Try to pass --plain.", "Try to pass --plain."),
+        ("QuuxError: gone.\nPlease try one of these:\n(1) Set QUUX to 8.", "Please try one of these: Set QUUX to 8."),
     ],
 )
 def test_a_duty_a_setting_and_a_command_are_advice_in_every_form_of_an_error(message, advice):
@@ -50,6 +51,7 @@ def test_a_duty_a_setting_and_a_command_are_advice_in_every_form_of_an_error(mes
         "RuntimeError: quux failed. For more details set QUUX_VERBOSE=1.",
         "TypeError: quux() argument 'x' must be float, not None",
         "the quux is bad: please set it",
+        "ValueError: quux is 7\nSteps to reproduce:\n1. Install latest quux",
     ],
 )
 def test_a_report_more_of_the_log_and_what_is_no_error_are_no_advice(message):

@@ -107,3 +107,32 @@ def test_the_folder_of_a_compiled_file_says_which_package_it_is_of():
     text = f"ImportError: /v/lib/python3.12/site-packages/vllm/_C.abi3.so: undefined symbol: {NEW_ABI}"
 
     assert root(text).lines == ("pip install --force-reinstall torch vllm",)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("/v/site-packages/torch_sparse/_version.so", "torch_sparse"),
+        ("/v/MultiScaleDeformableAttention.cpython-36m-x86_64-linux-gnu.so", "MultiScaleDeformableAttention"),
+        ("/v/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so", "flash-attn"),
+    ],
+)
+def test_the_extension_that_was_built_for_another_torch_is_named(file, name):
+    finding = root(f"OSError: {file}: undefined symbol: {NEW_ABI}").finding
+
+    assert finding.message.startswith(f"{name} was built for another torch than the one installed. (symbol c10::Error")
+
+
+def test_a_symbol_that_every_torch_exports_is_not_one_of_another_torch():
+    finding = root("ImportError: /v/MSDA.cpython-36m-x86_64-linux-gnu.so: undefined symbol: THPVariableClass").finding
+
+    assert "was built for another torch" not in finding.message
+    assert finding.fix.startswith("Import torch before the extension.")
+
+
+def test_a_symbol_of_a_class_of_warnings_is_no_warning():
+    symbol = "_ZN3c107WarningC1ENS_7variantIJNS0_11UserWarningENS0_18DeprecationWarningEEEERKNS_14SourceLocationE"
+
+    finding = root(f"ImportError: /v/causal_conv1d_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: {symbol}")
+
+    assert finding.finding.severity.value == "error"

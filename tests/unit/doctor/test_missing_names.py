@@ -183,6 +183,19 @@ def test_a_script_that_a_package_called_asks_itself(index):
     assert "fire" not in first(text, index).finding.message
 
 
+def test_where_a_script_that_collects_a_report_lacks_a_name_what_the_report_is_about_comes_first(index):
+    text = (
+        "WARNING: ImportError('/env/x/_C.abi3.so: undefined symbol: _ZNK3c1011StorageImpl27throw_data_ptr_access_errorEv')\n"
+        'Traceback (most recent call last):\n  File "/w/collect_env.py", line 9, in main\n'
+        "    from datasets.old import gone\nImportError: cannot import name 'gone' from 'datasets.old'"
+    )
+    diagnosis = diagnose(read_texts([("log", text)]), [("log", text)], names=index)
+    root, script = diagnosis.diagnosed[:2]
+
+    assert root.finding.rule == "torch-abi-symbol"
+    assert "Take /w/collect_env.py from the source tree" in script.finding.fix
+
+
 def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
     text = (
         'Traceback (most recent call last):\n  File "/w/datasets.py", line 1, in <module>\n    import datasets\n'
@@ -758,3 +771,16 @@ def test_a_member_with_a_word_that_many_have_tells_no_package(text):
     found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
 
     assert found is None or not found.finding.needs
+def test_a_module_that_is_wherever_its_package_is_was_not_imported_and_no_release_is_named():
+    text = "AttributeError: module 'pydantic._internal' has no attribute '_fields'"
+    finding = diagnose(read_texts([("log", text)]), [("log", text)]).root.finding
+
+    assert "nothing imported it" in finding.message
+    assert not finding.needs
+
+
+def test_a_rule_over_versions_says_more_than_that_a_module_was_not_imported():
+    text = "AttributeError: module 'pydantic._internal' has no attribute '_model_construction'"
+    finding = diagnose(read_texts([("log", text)]), [("log", text)]).root.finding
+
+    assert (finding.rule, finding.fix) == ("ray-pydantic2", "Use pydantic below 2, or ray 2.9 or later.")

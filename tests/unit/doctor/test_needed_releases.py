@@ -174,6 +174,21 @@ def test_of_a_process_that_joins_a_cluster_of_another_ray_what_differs_alone_is_
     assert f"Install ray=={versions[0]} into an environment with Python {versions[1]}" in finding.fix
 
 
+def test_of_two_nodes_with_another_cloudpickle_that_of_the_cluster_is_named():
+    versions = ("0.2.2", "3.5.2\n    Cloudpickle: 0.5.2", "0.2.2", "3.5.2\n    Cloudpickle: 0.2.2")
+
+    finding = root(RAY.format(*versions)).finding
+
+    assert dict(finding.needs) == {"cloudpickle": "==0.5.2"}
+    assert "cloudpickle==0.5.2" in finding.fix
+
+
+def test_of_a_process_whose_releases_are_cut_off_none_is_named():
+    finding = root(RAY.partition("This process")[0].format("2.9.3", "3.10.13")).finding
+
+    assert not finding.needs
+
+
 XFORMERS = """WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:
     PyTorch {} with CUDA {} (you have {})
     Python  3.10.13 (you have 3.10.12)"""

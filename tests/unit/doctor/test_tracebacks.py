@@ -12,6 +12,10 @@ FORMS = {
     "Jupyter": f"File {FILE}:1624, in Trainer.train(self)\n   1622     x = 1\n-> 1624     return inner_training_loop(\n",
     "IPython": f"{FILE} in train(self, resume)\n   1622     x = 1\n-> 1624     return inner_training_loop(\n",
     "rich": f"│ {FILE}:1624 in train          │\n│   1622 │   │   x = 1     │\n│ ❱ 1624 │   │   return inner_training_loop(  │\n",
+    "vLLM": f'(EngineCore_0 pid=41) ERROR 03-05 00:25:45 [core.py:1094]   File "{FILE}", line 1624, in train\n'
+    "(EngineCore_0 pid=41) ERROR 03-05 00:25:46 [core.py:1094]     return inner_training_loop(\n",
+    "Ray": f'(main_task pid=18, ip=10.0.0.1)   File "{FILE}", line 1624, in train\n'
+    "(main_task pid=18, ip=10.0.0.1)     return inner_training_loop(\n",
     "rank": f'[rank0]:   File "{FILE}", line 1624, in train\n[rank0]:     return inner_training_loop(\n',
 }
 
