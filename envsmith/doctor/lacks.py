@@ -173,6 +173,8 @@ def shadowing_file(lack: Lack) -> str | None:
     if match := _RENAMING.search(lack.around):
         return match[1]
     own = f"{lack.root}.py"
+    if f"'{lack.root}' is not a package" in lack.message:
+        return own
     if lack.file and re.split(r"[/\\]", lack.file)[-1] == own:
         return lack.file
     files = [f.file for f in lack.frames if f.package is None]

@@ -138,6 +138,7 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
     name = key.removesuffix(" version").strip()
     if " " in name or len(name) > 40:
         return
+    value = value[len(name) :].lstrip(" -") if value.lower().startswith(name) else value
     component = is_distribution(fold(name))
     if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         if not _ABSENT.match(value):

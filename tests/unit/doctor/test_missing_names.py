@@ -195,6 +195,13 @@ def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
     assert "/w/datasets.py" in finding.message
 
 
+def test_a_package_that_is_said_to_be_none_is_a_file_of_ones_own(index):
+    finding = first("ModuleNotFoundError: No module named 'datasets.old'; 'datasets' is not a package", index).finding
+
+    assert finding.rule == "module-shadowed"
+    assert "datasets.py" in finding.message
+
+
 def test_a_name_that_a_file_of_ones_own_lacks_is_no_matter_of_releases(index):
     text = (
         'Traceback (most recent call last):\n  File "/w/train.py", line 5, in <module>\n    from utils.metrics import bleu'

@@ -334,3 +334,28 @@ def test_the_source_that_a_traceback_quotes_did_run():
     text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise ImportError("DeepSpeed is not available'
 
     assert judged(f'{text} => install it using `pip3 install deepspeed`")').diagnosed
+
+
+@pytest.mark.parametrize(
+    ("stated", "fix"),
+    [
+        ("numpy==1.19.2\n", "Install a newer numpy of the same major"),
+        ("Numpy Version：numpy-1.22.4\n", "Install a newer numpy of the same major"),  # noqa: RUF001 - as it was typed
+        ("numpy==2.0.0\n", "Install numpy<2"),
+        ("", "ends both"),
+    ],
+)
+def test_numbers_of_numpy_that_torch_does_not_know_ask_for_the_numpy_that_fits(stated, fix):
+    finding = judged(f"{stated}RuntimeError: Could not infer dtype of numpy.uint8").diagnosed[0].finding
+
+    assert finding.rule == "torch-without-numpy"
+    assert fix in finding.fix
+
+
+def test_numpy_1_that_is_stated_where_numpy_2_runs_is_another_copy_or_an_old_kernel():
+    message = (
+        "numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from PyObject"
+    )
+    finding = judged(f"!pip install numpy==1.26.4\nValueError: {message}").diagnosed[0].finding
+
+    assert "Restart the kernel" in finding.fix
