@@ -359,3 +359,44 @@ def test_numpy_1_that_is_stated_where_numpy_2_runs_is_another_copy_or_an_old_ker
     finding = judged(f"!pip install numpy==1.26.4\nValueError: {message}").diagnosed[0].finding
 
     assert "Restart the kernel" in finding.fix
+
+
+def test_a_release_that_has_wheels_for_the_python_lacks_them_for_the_platform():
+    message = "Unable to find installation candidates for torch (2.3.1)"
+    finding = judged(f"python -V\nPython 3.11.7\nRuntimeError: {message}").diagnosed[0].finding
+
+    assert "none for this platform" in finding.message
+
+
+def test_builds_of_another_platform_that_libmamba_does_not_find_are_named():
+    text = "Platform: osx-arm64\nLibMambaUnsatisfiableError: Encountered problems while solving:\n"
+    finding = judged(f"{text}  - nothing provides requested zlib ==1.2.13 h5eee18b_0\n").diagnosed[0].finding
+
+    assert finding.rule == "conda-package-unknown"
+    assert "zlib==1.2.13=h5eee18b_0 was exported on another platform" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("command", "rule"),
+    [
+        ("docker run -it --privileged image bash", "container-run-without-gpus"),
+        ("docker run -it --gpus all image bash", "no-driver"),
+        ("docker run -it \\\n  --gpus all image bash", "no-driver"),
+    ],
+)
+def test_a_container_that_is_started_without_gpus_sees_none(command, rule):
+    text = f"{command}\nRuntimeError: Found no NVIDIA driver on your system."
+
+    assert judged(text).diagnosed[0].finding.rule == rule
+
+
+def test_a_step_of_an_image_s_build_has_no_gpu():
+    finding = judged("#0 0.895 RuntimeError: Found no NVIDIA driver on your system.").diagnosed[0].finding
+
+    assert "docker build gives it none" in finding.message
+
+
+def test_a_number_in_visible_devices_that_is_not_there_is_named():
+    text = "export CUDA_VISIBLE_DEVICES=2\nRuntimeError: No CUDA GPUs are available"
+
+    assert "CUDA_VISIBLE_DEVICES=2 names a GPU" in judged(text).diagnosed[0].finding.message
