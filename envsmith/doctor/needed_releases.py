@@ -122,7 +122,7 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     if "pin" in hit.groups:
         name, pin = component_of(hit.groups["need"]), hit.groups["pin"]
         return _pythons_of(name, pin, environment_of(facts)) | _nearest_of(name, pin, hit.groups.get("offered", ""))
-    if "python" in names and (needed := component_of(hit.groups.get("need", ""))):
+    if "python" in names and "nothing" not in hit.groups and (needed := component_of(hit.groups.get("need", ""))):
         return left_by_rules((needed, "python"), environment_of(facts), platform)
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}

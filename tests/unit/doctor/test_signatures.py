@@ -400,3 +400,22 @@ def test_a_number_in_visible_devices_that_is_not_there_is_named():
     text = "export CUDA_VISIBLE_DEVICES=2\nRuntimeError: No CUDA GPUs are available"
 
     assert "CUDA_VISIBLE_DEVICES=2 names a GPU" in judged(text).diagnosed[0].finding.message
+
+
+def test_no_release_helps_where_the_index_offers_none_for_this_python():
+    message = (
+        "Could not find a version that satisfies the requirement torch>=2.1.0 (from ltx-video) (from versions: none)"
+    )
+    finding = judged(f"Python 3.13.2\nERROR: {message}").diagnosed[0].finding
+
+    assert "no release of torch at all" in finding.message
+    assert not finding.needs
+
+
+@pytest.mark.parametrize(
+    ("stated", "word"), [("torch: 2.4.0\n", "2.4.0"), ("torch: 2.3.1\n", "vcomp140.dll"), ("", "2.4.0")]
+)
+def test_the_release_whose_fbgemm_asks_for_another_library_is_told_apart(stated, word):
+    message = 'OSError: [WinError 126] Error loading "C:\\venv\\lib\\site-packages\\torch\\lib\\fbgemm.dll" or one of its dependencies.'
+
+    assert word in judged(f"{stated}{message}").diagnosed[0].finding.message
