@@ -185,6 +185,7 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
 
         judgement = judge_code(settings.code, stated, judgement, where, Console())
     if draft is not None:
+        judgement = check_sources.with_strangers(judgement, draft.done())
         for source in settings.wheels:
             judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
     return judgement, declarations

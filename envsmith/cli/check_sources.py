@@ -72,11 +72,7 @@ def _read_sources(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str
             continue
         kinds = read_text(text, draft, source, tuple(notes)).kinds
         say(f"{source}: {', '.join(kinds) or 'not recognised'}")
-    facts = draft.done()
-    if strangers := [f"{n} {v}" for n, v in facts.distributions.items() if components().find(n) is None]:
-        further = f" and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
-        say(f"not judged, for envsmith has no releases of it: {', '.join(strangers[:_SHOWN])}{further}")
-    versions = {name: fact.version for name, fact in facts.components.items() if fact.exact} | stated
+    versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
     if not versions and not draft.size() and declarations is None:
         raise UsageError(
             f"Cannot check {', '.join(sources)}: no version of a component is in it.",
@@ -107,6 +103,18 @@ def _declared(path: Path, earlier: Declarations | None, draft: Draft) -> Declara
     if len(sentences) > _MOST_SENTENCES:
         say(f"not judged: {len(sentences) - _MOST_SENTENCES} more lines")
     return earlier.joined(declarations) if earlier else declarations
+
+
+def with_strangers(judgement: Judgement, facts: Facts) -> Judgement:
+    """Return a judgement that names the pins of which nothing is known. Beside them only a run of the set is ``ok``."""
+    strangers = [f"{n} {v}" for n, v in facts.distributions.items() if components().find(n) is None]
+    if not strangers:
+        return judgement
+    further = f" and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
+    sentence = f"whether {', '.join(strangers[:_SHOWN])}{further} fit: envsmith has no releases of them"
+    is_open = judgement.status == "ok" and judgement.proof is None
+    status = "unknown" if is_open else judgement.status
+    return replace(judgement, status=status, unknown=(*judgement.unknown, sentence))
 
 
 def judge_linking(

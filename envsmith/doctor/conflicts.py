@@ -21,6 +21,12 @@ _DEPENDS = re.compile(
 _REACH = 4000
 # An item of conda with its build, `zlib==1.2.13=h5eee18b_0`, and packages that PyTorch's channel no longer has.
 _BUILD = re.compile(r"=[\d.][\w.]*=\w*_?\w*h[0-9a-f]{7}_\d+$|=py[\d.]+_cuda")
+# libmamba: `nothing provides requested zlib ==1.2.13 h5eee18b_0`, `├─ quarto ~= does not exist (perhaps a typo or …)`.
+_NOT_PROVIDED = re.compile(
+    r"(?:nothing provides requested |[─-] )([a-z][\w.-]{1,60})(?: ([=<>~]{1,2}[\d.][\w.*]{0,30}))?(?: (\w{1,60}))?"
+    r"(?=\s*$| ~?=? ?\*?\s?does not exist \(perhaps a typo)",
+    re.MULTILINE,
+)
 _ENDED = re.compile(r"pytorch[=>]=?2\.(?:[6-9]|\d\d)|torchvision[=>]=?0\.2[1-9]|torchaudio[=>]=?2\.(?:[6-9]|\d\d)")
 # What asks in uv's words, where it is no package.
 _OF_USER = frozenset({"project", "you", "user"})
@@ -56,9 +62,9 @@ def with_conflict(hit: Hit, text: str) -> Hit:
 
 def _with_absent(hit: Hit, around: str) -> Hit:
     """Return conda's message with what its channels lack: builds of another platform, PyTorch's packages after 2.5."""
-    items = re.findall(
-        r"^\s*- ([a-z][\w.-]*[=<>]\S{1,80}|[a-z][\w.-]{1,60})$", around[around.find("NotFound") :], re.MULTILINE
-    )
+    listed = r"^\s*- ([a-z][\w.-]*[=<>]\S{1,80}|[a-z][\w.-]{1,60})$"
+    items = re.findall(listed, around[at:], re.MULTILINE) if (at := around.find("NotFound")) >= 0 else []
+    items += ["=".join(filter(None, parts)).replace("===", "==") for parts in _NOT_PROVIDED.findall(around)]
     platform = re.search(r"Platform: ((?:win|osx|linux)-\w{2,8})", around)
     return hit.naming(
         absent=", ".join(items[:6]),

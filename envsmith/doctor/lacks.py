@@ -72,7 +72,10 @@ class Lack:
     def is_of_own_part(self) -> bool:
         """Return whether a package does not find a name in a module of its own: its files are not of one release."""
         is_own = bool(self.root and self.frames and fold(self.frames[-1].package or "") == fold(self.root))
-        return is_own and (self.partial or (self.kind == "name" and "." in self.owner))
+        is_imported = self.kind == "name" or (
+            is_own and self.kind == "attribute" and _IMPORTING.match(self.frames[-1].function)
+        )
+        return is_own and (self.partial or (bool(is_imported) and "." in self.owner))
 
     @property
     def root(self) -> str:
@@ -115,6 +118,10 @@ class Lack:
         script = (self.script or "").replace("\\", "/")
         at = script.rfind(f"/{self.root}/") if self.root else -1
         return script[: at + len(self.root) + 1] if at >= 0 else None
+
+
+# The function of a frame that runs while a module is imported: of Python's, of Cython's, of IPython's that names none.
+_IMPORTING = re.compile(r"<module>|init \w|$")
 
 
 @lru_cache(maxsize=1)
@@ -178,6 +185,8 @@ def shadowing_file(lack: Lack) -> str | None:
     if match := _RENAMING.search(lack.around):
         return match[1]
     own = f"{lack.root}.py"
+    if f"'{lack.root}' is not a package" in lack.message:
+        return own
     if lack.file and re.split(r"[/\\]", lack.file)[-1] == own:
         return lack.file
     files = [f.file for f in lack.frames if f.package is None]

@@ -483,17 +483,19 @@ def _never(lack: Lack, question: Question, presence: Presence) -> MissingNameExp
 
 def _perhaps(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
     """Explain a name that some releases surely lack, where others make names of their own when they are imported."""
-    name = presence.distribution
+    name, oldest = presence.distribution, presence.releases[0]
     lacking, spec = (short_spec_of(presence.releases, having) for having in (presence.absent, presence.unknown))
+    is_older = oldest in presence.absent
+    earlier = f" Releases before {oldest} were not measured: they may have it, too." if is_older else ""
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"{name}{lacking} does not have {_thing(lack, question)}. Its other releases make names when they are"
-        f" imported, and may have it.{_asker(lack, name)}",
-        fix=f"Install {name}{spec}, and look whether it has it.",
+        f" imported, and may have it.{earlier}{_asker(lack, name)}",
+        fix=f"Install {name}{spec}{f' or {name}<{oldest}' if is_older else ''}, and look whether it has it.",
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={name: version or "*", **_user(lack, name)},
-        needs={name: spec},
+        needs={} if is_older else {name: spec},
         presence=presence,
     )
 

@@ -122,7 +122,7 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     if "pin" in hit.groups:
         name, pin = component_of(hit.groups["need"]), hit.groups["pin"]
         return _pythons_of(name, pin, environment_of(facts)) | _nearest_of(name, pin, hit.groups.get("offered", ""))
-    if "python" in names and (needed := component_of(hit.groups.get("need", ""))):
+    if "python" in names and "nothing" not in hit.groups and (needed := component_of(hit.groups.get("need", ""))):
         return left_by_rules((needed, "python"), environment_of(facts), platform)
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}
@@ -206,15 +206,26 @@ def _bound_of_compiler(hit: Hit) -> str | None:
 
 def _pythons_of(name: str | None, pin: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the Pythons that a pinned release has wheels for, unless the stated one is among them."""
-    if name is None:
+    minors = _minors_of(name, pin)
+    if (
+        not minors
+        or minors != list(range(minors[0], minors[-1] + 1))
+        or has_wheel(name, pin, environment.get("python"))
+    ):
         return {}
-    specs = [row.needs["python"].text for row in _rows_of_wheels(name, pin)]
-    minors = sorted({int(text.strip()[2:]) for spec in specs for text in spec.split("||")})
-    if not minors or minors != list(range(minors[0], minors[-1] + 1)):
-        return {}
-    spec = f">=3.{minors[0]},<3.{minors[-1] + 1}"
-    stated = environment.get("python")
-    return {} if stated and Spec.parse(spec).contains(stated) else {"python": spec}
+    return {"python": f">=3.{minors[0]},<3.{minors[-1] + 1}"}
+
+
+def has_wheel(name: str | None, pin: str, python: str | None) -> bool:
+    """Return whether a release of a component is known to have a wheel for a Python on Linux."""
+    key = key_of(python or "")
+    return key is not None and key.minor in _minors_of(name, pin)
+
+
+def _minors_of(name: str | None, pin: str) -> list[int]:
+    """Return the minors of Python 3 that a pinned release has wheels for, empty where they are not known."""
+    specs = [row.needs["python"].text for row in _rows_of_wheels(name, pin)] if name else []
+    return sorted({int(text.strip()[2:]) for spec in specs for text in spec.split("||")})
 
 
 def _nearest_of(name: str | None, pin: str, offered: str) -> dict[str, str]:

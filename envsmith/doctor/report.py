@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from envsmith.base.text import clean, counted, redact, table_cell
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
+from envsmith.doctor.needed_releases import has_wheel
 from envsmith.doctor.parties import fix_of_parties, symbol_in
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.rule_conditions import Scene
@@ -261,6 +262,8 @@ def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
     limit = groups.get("spec", "").strip().rstrip(",.") or (f"<={groups['limit']}" if "limit" in groups else "")
     words |= {"range": limit.replace(" ", ""), "distribution": _distribution(groups.get("package"))}
     words["meant"] = near_module(groups.get("package", ""))
+    pinned = component_of(groups.get("need", "")) if "pin" in groups else None
+    words["elsewhere"] = pinned if has_wheel(pinned, groups.get("pin", ""), facts.version("python")) else None
     scene = Scene(facts, words=words)
     text = next((t for v in signature.variants if scene.meets(v.when) and (t := getattr(v, part))), None)
     return scene.fill(text) if text else None

@@ -23,7 +23,9 @@ _PAIR = re.compile(
     r"|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$"
 )
 # `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`, `transformers-4.49.0`: a name and a version alone on a line.
-_BARE = re.compile(r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24}?)(?:\s{1,3}|-(?=\d+\.\d))[vV]?(\d[\w.+]{0,40})\s*$")
+_BARE = re.compile(
+    r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24}?)(?:\s{1,3}(?:version\s)?|-(?=\d+\.\d))[vV]?(\d[\w.+]{0,40})\s*$"
+)
 # `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
 _MANY_GPUS = re.compile(
     r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA"
@@ -138,6 +140,7 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
     name = key.removesuffix(" version").strip()
     if " " in name or len(name) > 40:
         return
+    value = value[len(name) :].lstrip(" -") if value.lower().startswith(name) else value
     component = is_distribution(fold(name))
     if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         if not _ABSENT.match(value):

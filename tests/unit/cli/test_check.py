@@ -69,7 +69,16 @@ def test_pins_of_which_nothing_is_known_are_named(tmp_path):
 
     result = _check("--from", path)
 
-    assert "not judged, for envsmith has no releases of it: torch-scatter 2.1.2, torch-sparse 0.6.18" in result.stderr
+    assert "torch-scatter 2.1.2, torch-sparse 0.6.18 fit: envsmith has no releases of them" in result.stdout
+
+
+def test_nothing_is_said_to_be_fine_of_pins_that_are_not_known(tmp_path):
+    path = tmp_path / "pins.txt"
+    path.write_text("foobarbaz==1.2.3\n")
+
+    result = _check("--from", path, "--json")
+
+    assert json.loads(result.stdout)["status"] == "unknown"
 
 
 def test_every_kind_of_line_is_judged_or_named_with_its_place(tmp_path):

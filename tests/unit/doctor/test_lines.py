@@ -46,3 +46,13 @@ def test_a_framework_that_is_said_not_to_be_installed_is_not_in_use() -> None:
     facts = read_texts([("report", "DeepSpeed version: not installed\nmegatron-core: N/A\nPyTorch version: 2.5.1")])
 
     assert "present" not in facts.host
+
+
+def test_a_version_may_repeat_the_name_of_its_package() -> None:
+    assert read_texts([("report", "Numpy Version: numpy-1.22.4")]).version("numpy") == "1.22.4"
+
+
+def test_releases_in_a_sentence_are_read_where_two_packages_are_named() -> None:
+    facts = read_texts([("report", "I use numpy 1.24.3 with torch 2.0.1 on windows 10")])
+
+    assert (facts.version("numpy"), facts.version("torch")) == ("1.24.3", "2.0.1")

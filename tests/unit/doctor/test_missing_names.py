@@ -208,6 +208,23 @@ def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
     assert "/w/datasets.py" in finding.message
 
 
+def test_an_attribute_that_a_package_lacks_in_itself_while_it_is_imported_means_damaged_files(index):
+    text = (
+        "File /opt/conda/lib/python3.10/site-packages/datasets/parquet/core.py:33\n     32 try:\n"
+        "---> 33     import datasets._parquet as _parquet\n\n"
+        "AttributeError: module 'datasets.lib' has no attribute 'ListViewType'"
+    )
+
+    assert first(text, index).finding.rule == "broken-installation"
+
+
+def test_a_package_that_is_said_to_be_none_is_a_file_of_ones_own(index):
+    finding = first("ModuleNotFoundError: No module named 'datasets.old'; 'datasets' is not a package", index).finding
+
+    assert finding.rule == "module-shadowed"
+    assert "datasets.py" in finding.message
+
+
 def test_a_name_that_a_file_of_ones_own_lacks_is_no_matter_of_releases(index):
     text = (
         'Traceback (most recent call last):\n  File "/w/train.py", line 5, in <module>\n    from utils.metrics import bleu'

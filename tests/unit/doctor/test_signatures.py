@@ -334,3 +334,88 @@ def test_the_source_that_a_traceback_quotes_did_run():
     text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise ImportError("DeepSpeed is not available'
 
     assert judged(f'{text} => install it using `pip3 install deepspeed`")').diagnosed
+
+
+@pytest.mark.parametrize(
+    ("stated", "fix"),
+    [
+        ("numpy==1.19.2\n", "Install a newer numpy of the same major"),
+        ("Numpy Version：numpy-1.22.4\n", "Install a newer numpy of the same major"),  # noqa: RUF001 - as it was typed
+        ("numpy==2.0.0\n", "Install numpy<2"),
+        ("", "ends both"),
+    ],
+)
+def test_numbers_of_numpy_that_torch_does_not_know_ask_for_the_numpy_that_fits(stated, fix):
+    finding = judged(f"{stated}RuntimeError: Could not infer dtype of numpy.uint8").diagnosed[0].finding
+
+    assert finding.rule == "torch-without-numpy"
+    assert fix in finding.fix
+
+
+def test_numpy_1_that_is_stated_where_numpy_2_runs_is_another_copy_or_an_old_kernel():
+    message = (
+        "numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from PyObject"
+    )
+    finding = judged(f"!pip install numpy==1.26.4\nValueError: {message}").diagnosed[0].finding
+
+    assert "Restart the kernel" in finding.fix
+
+
+def test_a_release_that_has_wheels_for_the_python_lacks_them_for_the_platform():
+    message = "Unable to find installation candidates for torch (2.3.1)"
+    finding = judged(f"python -V\nPython 3.11.7\nRuntimeError: {message}").diagnosed[0].finding
+
+    assert "none for this platform" in finding.message
+
+
+def test_builds_of_another_platform_that_libmamba_does_not_find_are_named():
+    text = "Platform: osx-arm64\nLibMambaUnsatisfiableError: Encountered problems while solving:\n"
+    finding = judged(f"{text}  - nothing provides requested zlib ==1.2.13 h5eee18b_0\n").diagnosed[0].finding
+
+    assert finding.rule == "conda-package-unknown"
+    assert "zlib==1.2.13=h5eee18b_0 was exported on another platform" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("command", "rule"),
+    [
+        ("docker run -it --privileged image bash", "container-run-without-gpus"),
+        ("docker run -it --gpus all image bash", "no-driver"),
+        ("docker run -it \\\n  --gpus all image bash", "no-driver"),
+    ],
+)
+def test_a_container_that_is_started_without_gpus_sees_none(command, rule):
+    text = f"{command}\nRuntimeError: Found no NVIDIA driver on your system."
+
+    assert judged(text).diagnosed[0].finding.rule == rule
+
+
+def test_a_step_of_an_image_s_build_has_no_gpu():
+    finding = judged("#0 0.895 RuntimeError: Found no NVIDIA driver on your system.").diagnosed[0].finding
+
+    assert "docker build gives it none" in finding.message
+
+
+def test_a_number_in_visible_devices_that_is_not_there_is_named():
+    text = "export CUDA_VISIBLE_DEVICES=2\nRuntimeError: No CUDA GPUs are available"
+
+    assert "CUDA_VISIBLE_DEVICES=2 names a GPU" in judged(text).diagnosed[0].finding.message
+
+
+def test_no_release_helps_where_the_index_offers_none_for_this_python():
+    message = (
+        "Could not find a version that satisfies the requirement torch>=2.1.0 (from ltx-video) (from versions: none)"
+    )
+    finding = judged(f"Python 3.13.2\nERROR: {message}").diagnosed[0].finding
+
+    assert "no release of torch at all" in finding.message
+    assert not finding.needs
+
+
+@pytest.mark.parametrize(
+    ("stated", "word"), [("torch: 2.4.0\n", "2.4.0"), ("torch: 2.3.1\n", "vcomp140.dll"), ("", "2.4.0")]
+)
+def test_the_release_whose_fbgemm_asks_for_another_library_is_told_apart(stated, word):
+    message = 'OSError: [WinError 126] Error loading "C:\\venv\\lib\\site-packages\\torch\\lib\\fbgemm.dll" or one of its dependencies.'
+
+    assert word in judged(f"{stated}{message}").diagnosed[0].finding.message
