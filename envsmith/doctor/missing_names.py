@@ -321,6 +321,9 @@ def _asked(lack: Lack, asked: AskedMember, version: str | None) -> MissingNameEx
         needs={name: needed},
         lines=(f"pip install '{name}{needed}'",),
         presence=presence,
+    )
+
+
 def _of_report(
     gone: MissingNameExplanation, lack: Lack, presence: Presence, version: str | None
 ) -> MissingNameExplanation:

@@ -788,6 +788,8 @@ def test_a_member_with_a_word_that_many_have_tells_no_package(text):
     found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
 
     assert found is None or not found.finding.needs
+
+
 def test_a_module_that_is_wherever_its_package_is_was_not_imported_and_no_release_is_named():
     text = "AttributeError: module 'pydantic._internal' has no attribute '_fields'"
     finding = diagnose(read_texts([("log", text)]), [("log", text)]).root.finding

@@ -379,7 +379,7 @@ def test_builds_of_another_platform_that_libmamba_does_not_find_are_named():
 @pytest.mark.parametrize(
     ("command", "rule"),
     [
-        ("docker run -it --privileged image bash", "container-run-without-gpus"),
+        ("docker run -it image bash", "container-without-gpus"),
         ("docker run -it --gpus all image bash", "no-driver"),
         ("docker run -it \\\n  --gpus all image bash", "no-driver"),
     ],
@@ -393,7 +393,7 @@ def test_a_container_that_is_started_without_gpus_sees_none(command, rule):
 def test_a_step_of_an_image_s_build_has_no_gpu():
     finding = judged("#0 0.895 RuntimeError: Found no NVIDIA driver on your system.").diagnosed[0].finding
 
-    assert "docker build gives it none" in finding.message
+    assert "docker build gives its steps none" in finding.message
 
 
 def test_a_number_in_visible_devices_that_is_not_there_is_named():
