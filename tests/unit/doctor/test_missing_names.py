@@ -750,3 +750,14 @@ def test_a_member_with_a_word_that_many_have_tells_no_package(text):
     found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
 
     assert found is None or not found.finding.needs
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("ImportError: cannot import name 'AdamW' from 'transformers' (/e/transformers/__init__.py)", "Write torch.optim.AdamW in the place of AdamW"),
+        ("ModuleNotFoundError: No module named 'pytorch_lightning.metrics'", "Write torchmetrics in the place of pytorch_lightning.metrics"),
+    ],
+)  # fmt: skip
+def test_a_name_that_went_to_another_package_is_told_with_its_new_place(text, fix):
+    assert first(text, NameIndex.installed()).finding.fix.startswith(fix)
