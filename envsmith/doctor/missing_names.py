@@ -226,8 +226,10 @@ def _needed(presence: Presence, needs: Sequence[Mapping[str, str]]) -> str:
 
 def _needs_of(asker: tuple[str, str] | None, presence: Presence, facts: Facts) -> Iterator[Mapping[str, str]]:
     """Yield what the stated release of a package that asks needs beside the name, by the rules."""
-    if asker and (version := installed_version(asker[0], facts)):
-        yield left_by_rules({asker[0], presence.distribution}, {asker[0]: version}, Platform.LINUX_64)
+    pair = {asker[0], presence.distribution} if asker else set()
+    version = installed_version(asker[0], facts) if asker else None
+    if asker and version and all(component_of(name) == name for name in pair):
+        yield left_by_rules(pair, {asker[0]: version}, Platform.LINUX_64)
 
 
 def _known_asker(lack: Lack, presence: Presence, facts: Facts, index: NameIndex) -> tuple[str, str] | None:

@@ -761,3 +761,9 @@ def test_a_member_with_a_word_that_many_have_tells_no_package(text):
 )  # fmt: skip
 def test_a_name_that_went_to_another_package_is_told_with_its_new_place(text, fix):
     assert first(text, NameIndex.installed()).finding.fix.startswith(fix)
+
+
+def test_a_package_that_is_known_by_another_name_than_its_distribution_is_told_too():
+    text = "transformers: 4.30.0\nImportError: cannot import name 'Callback' from 'pytorch_lightning' (/e/pytorch_lightning/__init__.py)"
+
+    assert first(text, NameIndex.installed()).finding.components
