@@ -48,11 +48,11 @@ def diagnose(
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     if not any(_explains(each) for each in diagnosed_all):
         mended = published().mended(case.facts, texts) if published else None
-        known = {each.where for each in diagnosed_all}
+        places = {each.where for each in diagnosed_all}
         diagnosed_all += (
             [mended.diagnosed()]
             if mended
-            else judge_new_errors(texts, names or NameIndex.installed()) or judge_last_words(texts, known)
+            else judge_new_errors(texts, names or NameIndex.installed()) or judge_last_words(texts, places)
         )
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts)
     proofs = [f"what {run.evidence} has shown in this environment" for run in runs]

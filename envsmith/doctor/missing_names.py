@@ -104,8 +104,8 @@ def explain(
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
     if lack.file and not (index.distribution_of(lack.root) or listed_project(lack.root)):
         return _not_in_file(lack, lack.file)
-    if asked := asked_member(lack, facts, index):
-        return _asked(lack, asked, installed_version(asked.presence.distribution, facts))
+    if member := asked_member(lack, facts, index):
+        return _asked(lack, member, installed_version(member.presence.distribution, facts))
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
         return _bare_folder(lack)
@@ -236,8 +236,10 @@ def _needed(presence: Presence, needs: Sequence[Mapping[str, str]]) -> str:
 
 def _needs_of(asker: tuple[str, str] | None, presence: Presence, facts: Facts) -> Iterator[Mapping[str, str]]:
     """Yield what the stated release of a package that asks needs beside the name, by the rules."""
-    if asker and (version := installed_version(asker[0], facts)):
-        yield left_by_rules({asker[0], presence.distribution}, {asker[0]: version}, Platform.LINUX_64)
+    pair = {asker[0], presence.distribution} if asker else set()
+    version = installed_version(asker[0], facts) if asker else None
+    if asker and version and all(component_of(name) == name for name in pair):
+        yield left_by_rules(pair, {asker[0]: version}, Platform.LINUX_64)
 
 
 def _known_asker(lack: Lack, presence: Presence, facts: Facts, index: NameIndex) -> tuple[str, str] | None:
@@ -296,27 +298,27 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
     return f", or use {presence.successor}" if presence.successor else ""
 
 
-def _asked(lack: Lack, asked: AskedMember, version: str | None) -> MissingNameExplanation:
+def _asked(lack: Lack, member: AskedMember, version: str | None) -> MissingNameExplanation:
     """Explain a member that a package asks of a class of one's own, or that its base no longer hands down."""
-    presence, base, member = asked.presence, asked.base, lack.name
+    presence, base, attribute = member.presence, member.base, lack.name
     name, spec = presence.distribution, presence.short_spec()
     before = short_spec_of(presence.releases, set(presence.releases) - presence.present)
-    needed = before if asked.is_asked else spec
-    if asked.is_asked:
+    needed = before if member.is_asked else spec
+    if member.is_asked:
         message = (
-            f"{lack.owner} has no {member}, which {name}{spec} has on {base} and asks for: {name}{before} does not."
+            f"{lack.owner} has no {attribute}, which {name}{spec} has on {base} and asks for: {name}{before} does not."
         )
-        message += "" if asked.is_told else f" Nothing here says which {name} runs, nor whether it asks itself."
-        way = f"let {lack.owner} derive from {base} and run its constructor, or define {member}"
+        message += "" if member.is_told else f" Nothing here says which {name} runs, nor whether it asks itself."
+        way = f"let {lack.owner} derive from {base} and run its constructor, or define {attribute}"
     else:
-        message = f"{lack.owner} has no {member}: a class that derives from {base} has it in {name}{spec} only."
+        message = f"{lack.owner} has no {attribute}: a class that derives from {base} has it in {name}{spec} only."
         way = f"let {lack.owner} do without it"
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=message,
         fix=f"Install {name}{needed}, or a newer release of the code that brings {lack.owner}; or {way}.",
-        severity=Severity.ERROR if asked.is_told else Severity.WARNING,
-        weight=Weight.SAID if asked.is_told else Weight.SYMPTOM,
+        severity=Severity.ERROR if member.is_told else Severity.WARNING,
+        weight=Weight.SAID if member.is_told else Weight.SYMPTOM,
         components={name: version or "*"},
         needs={name: needed},
         lines=(f"pip install '{name}{needed}'",),

@@ -1,7 +1,8 @@
 """What one's own code writes in the place of a name or an argument that a release took away.
 
 The files of a package say some of it themselves: a warning of deprecation, or where a name is defined now. Of an argument
-that moved in silence ``moved_arguments`` of ``matrix/doctor/words.yaml`` says where to. What is offered is always there in
+that moved in silence, and of a name that went to another package, ``moved_arguments`` and ``moved_names`` of
+``matrix/doctor/words.yaml`` say where to. What is offered is always there in
 the installed release.
 """
 
@@ -44,7 +45,8 @@ def rewriting_of(
     if presence.releases[-1] in presence.present:
         return None  # what came later is missing from an old release: nothing took its place
     if question.argument is None:
-        return Rewriting(gone=lack.name, name=presence.successor) if presence.successor else None
+        name = presence.successor or words().moved_names.get(question.path)
+        return Rewriting(gone=lack.name or question.path, name=name) if name else None
     release = version or presence.releases[-1]
     for name in _successors(presence, question.argument):
         if _takes(question.path, name, release, index):

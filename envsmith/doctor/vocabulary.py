@@ -68,6 +68,7 @@ class Words:
     lack_paths: Mapping[Text, Text]
     aliases: Mapping[Text, Text]
     moved_arguments: Mapping[Text, tuple[Text, ...]]
+    moved_names: Mapping[Text, Text]
     configurations: Mapping[Text, tuple[Text, ...]]
     bases: Mapping[Text, Text]
     given_arguments: Mapping[Text, Text]

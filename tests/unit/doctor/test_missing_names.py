@@ -803,3 +803,20 @@ def test_a_rule_over_versions_says_more_than_that_a_module_was_not_imported():
     finding = diagnose(read_texts([("log", text)]), [("log", text)]).root.finding
 
     assert (finding.rule, finding.fix) == ("ray-pydantic2", "Use pydantic below 2, or ray 2.9 or later.")
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("ImportError: cannot import name 'AdamW' from 'transformers' (/e/transformers/__init__.py)", "Write torch.optim.AdamW in the place of AdamW"),
+        ("ModuleNotFoundError: No module named 'pytorch_lightning.metrics'", "Write torchmetrics in the place of pytorch_lightning.metrics"),
+    ],
+)  # fmt: skip
+def test_a_name_that_went_to_another_package_is_told_with_its_new_place(text, fix):
+    assert first(text, NameIndex.installed()).finding.fix.startswith(fix)
+
+
+def test_a_package_that_is_known_by_another_name_than_its_distribution_is_told_too():
+    text = "transformers: 4.30.0\nImportError: cannot import name 'Callback' from 'pytorch_lightning' (/e/pytorch_lightning/__init__.py)"
+
+    assert first(text, NameIndex.installed()).finding.components
