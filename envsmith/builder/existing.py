@@ -130,11 +130,9 @@ def keeping(options: Options, lock: Lock, moving: Collection[str] = ()) -> Optio
     """Return options that keep to what a lock has, but for what is ``moving``: its cell, and where it can its packages."""
     free = {*moving, *(["cuda"] if "torch" in moving else [])}
     cell = lock.cell
-    narrowed = dict(options.request.narrowed)
+    request = replace(options.request, machine=_machine_of(cell))
     for name in (name for name in cell.chosen if name not in free):
-        spec, earlier = Spec.parse(f"=={cell.components[name]}"), narrowed.get(name)
-        narrowed[name] = (earlier[0].meet(spec), f"{earlier[1]} and the lock") if earlier else (spec, "the lock")
-    request = replace(options.request, narrowed=narrowed, machine=_machine_of(cell))
+        request = request.narrow(name, Spec.parse(f"=={cell.components[name]}"), "the lock")
     return replace(options, request=request, earlier=lock, moving=tuple(moving), renewed=True)
 
 

@@ -253,8 +253,8 @@ def against(
     masks = [m for kind, m in (("pre", posed.pre), ("yanked", posed.yanked)) if kind in answer.avoided]
     left_out = Wish("a pre-release", "or yanked release", tuple(m for kind in masks for m in kind), reason=_LEFT_OUT)
     problem, firm, strict = posed.problem, posed.problem.firm(answer.domains), (*wishes, left_out)
-    for tried, asked in ((problem, wishes), (problem, strict), (firm, strict)):
-        conflicts = (solver.stuck(tried.with_wishes(beside)) for beside in (asked, (*asked, *earlier)))
+    for tried, demands in ((problem, wishes), (problem, strict), (firm, strict)):
+        conflicts = (solver.stuck(tried.with_wishes(beside)) for beside in (demands, (*demands, *earlier)))
         if members := [_shown_members(solver, problem, tried, stuck) for stuck in conflicts if stuck]:
             return min(members, key=len)
     return ()

@@ -198,10 +198,10 @@ def cell_of(posed: Posed, domains: Domains) -> Cell:
     """
     problem, compiled, platform = posed.problem, posed.problem.compiled, posed.problem.platform
     values = (values[domain.bit_length() - 1] for values, domain in zip(problem.values, domains, strict=True))
-    known = {name: value for name, value in zip(problem.names, values, strict=False) if value is not None}
-    single = {n: v for n, v in known.items() if not n.startswith("gpu#")}
+    releases = {name: value for name, value in zip(problem.names, values, strict=False) if value is not None}
+    single = {n: v for n, v in releases.items() if not n.startswith("gpu#")}
     if "gpu" in single:
-        single["gpu"] = ",".join(v for n, v in known.items() if n.partition("#")[0] == "gpu")
+        single["gpu"] = ",".join(v for n, v in releases.items() if n.partition("#")[0] == "gpu")
     chosen = tuple(n for n in posed.chosen if n in single)
     following = sorted(
         dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST

@@ -27,11 +27,10 @@ def drop_changed(folder: Path, *, offline: bool) -> None:
 
     ``NetworkError`` when that is not allowed, ``StorageError`` when a file cannot be removed.
     """
-    found = dict(_digests(folder))
+    digests = dict(_digests(folder))
     entry = load_entry(folder / _LIST, _KEY)
-    fetched = json.loads(entry.content) if entry else {}
-    for name in (name for name, digest in found.items() if digest is None or fetched.get(name) != digest):
-        path = folder / name
+    listed = json.loads(entry.content) if entry else {}
+    for path in (folder / name for name, digest in digests.items() if digest is None or listed.get(name) != digest):
         if offline:
             raise NetworkError(
                 f"Cannot use the copy of a channel's index: {path} is not what was fetched.",

@@ -11,7 +11,7 @@ from build_helpers import options_in
 
 from envsmith.base.progress import EventKind
 from envsmith.builder import arrow as build
-from envsmith.builder import choice, locking
+from envsmith.builder import locking
 from envsmith.errors import BuildError, ContentError, DataError, EngineError, StorageError, UsageError
 from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.cell import Platform, Request
@@ -94,7 +94,7 @@ def test_a_folder_whose_record_cannot_be_taken_away_is_refused_with_another_plac
 def test_the_lock_of_a_file_is_built_without_a_request_a_solver_or_an_index(name, world, tmp_path, monkeypatch):
     first = build.build(options_in(tmp_path))
     (first.directory / "renamed.json").write_text(first.lock.text())
-    monkeypatch.setattr(choice, "solve", None)
+    monkeypatch.setattr(locking, "choose", None)
     monkeypatch.setattr(locking, "lock_cell", None)
     world.pythons = None
     options = dataclasses.replace(options_in(tmp_path), output=tmp_path / "elsewhere", request=Request())

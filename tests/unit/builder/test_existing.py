@@ -54,9 +54,9 @@ def test_a_lock_is_compared_for_its_own_machine_and_not_for_the_one_at_hand(give
     lock = store.need(options.output, options.request_text)[1]
     machines, agreed = [], locking.agreed
 
-    def listen(options, *a, **k):
-        machines.append(options.request.machine)
-        return agreed(options, *a, **k)
+    def listen(request, *a, **k):
+        machines.append(request.machine)
+        return agreed(request, *a, **k)
 
     monkeypatch.setattr(locking, "agreed", listen)
     here = Machine(driver="470.256.02", architectures=("sm_75",))

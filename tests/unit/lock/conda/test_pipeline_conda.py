@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from envsmith.base.progress import EventKind
 from envsmith.builder import arrow as build
 from envsmith.builder import existing, locking
 from envsmith.builder import options as envsmith_options
@@ -79,6 +80,16 @@ def test_cell_is_one_that_the_channel_has(options, uv_asked):
     packages = {p.name: p.version for p in read_lock(made.directory).platforms[0].packages}
     assert packages["pytorch"] == "2.8.0"
     assert packages["deepspeed"] == "0.18.2"
+
+
+def test_the_channels_are_read_once_in_a_step_before_the_search(options, uv_asked):
+    events = []
+
+    build.lock_only(options, progress=events.append)
+
+    steps = [(event.step, event.kind) for event in events if event.step and event.kind is not EventKind.LINE]
+    assert steps[:3] == [("channels", EventKind.START), ("channels", EventKind.DONE), ("solve", EventKind.START)]
+    assert steps.count(("channels", EventKind.START)) == 1
 
 
 def test_nothing_that_the_channel_lacks_is_chosen_quietly(options, uv_asked):

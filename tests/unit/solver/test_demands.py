@@ -11,7 +11,7 @@ from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
-from envsmith.solver.request import demands_of
+from envsmith.solver.demands import demands_of
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a test", date="2026-01-01"),)
 CELL = {"alpha": "2.0.0", "torch": "2.3.0+cu130"}
