@@ -17,8 +17,7 @@ from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import Ancestors, OwnClasses
 from envsmith.knowledge.names.reach import PackageUses
 from envsmith.knowledge.names.scopes import Chain
-from envsmith.knowledge.names.settled_source import Refusal, SettledSources
-from envsmith.knowledge.names.version_values import PYTHON
+from envsmith.knowledge.names.settled_source import SettledSources, VersionRefusal
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
@@ -50,7 +49,7 @@ class PublishedRelease:
     version: str
     evidence: Evidence
 
-    def refusing(self, refusal: Refusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
+    def refusing(self, refusal: VersionRefusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
         """Return that it refuses stated versions."""
         stated = {component_name(name): version for name, version in versions.items()}
         refused = {name: stated[name] for name in map(component_name, refusal.packages) if name in stated}
@@ -143,8 +142,7 @@ def _refused_proto(
 
 def _settled(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> SettledSources:
     """Return the sources as they run beside the stated versions."""
-    python, by_module = stated_python(versions), distributions_by_module()
-    releases = by_distribution(versions)
+    by_module, releases = distributions_by_module(), by_distribution(versions)
 
     def has_name(chain: Chain) -> bool:
         presence = names.ask(".".join(chain))
@@ -152,7 +150,8 @@ def _settled(texts: Mapping[str, bytes], versions: Mapping[str, str], names: Nam
 
     return SettledSources(
         texts,
-        {**releases, **({PYTHON: python} if python else {})},
+        releases,
+        stated_python(versions),
         lambda module: by_module.get(module, normal_name(module)),
         has_name,
     )

@@ -60,7 +60,7 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ForeignName:
     """Something of another package, by its name."""
 
     chain: Chain
@@ -71,24 +71,24 @@ class Function:
     """A function of the source, and the names that stand around it."""
 
     node: ast.FunctionDef
-    scope: Scope
+    scope: ValueScope
 
 
 @dataclass(slots=True)
-class Scope:
+class ValueScope:
     """The names of a module, class or function with what they are worth, ``None`` where that is not known."""
 
-    outer: Scope | None = None
+    outer: ValueScope | None = None
     names: dict[str, Worth | None] = field(default_factory=dict)
 
     def get(self, name: str) -> Worth | None:
         """Return what a name is worth here."""
-        scope: Scope | None = self
+        scope: ValueScope | None = self
         while scope is not None:
             if name in scope.names:
                 return scope.names[name]
             scope = scope.outer
-        return Worth(Named(("builtins", name))) if hasattr(builtins, name) else None
+        return Worth(ForeignName(("builtins", name))) if hasattr(builtins, name) else None
 
 
 class Evaluator:
@@ -113,7 +113,7 @@ class Evaluator:
         is_stated = self.distribution(chain[0]) in self._releases
         return is_stated and (len(chain) == 1 or self._has_name(chain))
 
-    def worth(self, node: ast.expr | None, scope: Scope, depth: int = 0) -> Worth | None:
+    def worth(self, node: ast.expr | None, scope: ValueScope, depth: int = 0) -> Worth | None:
         """Return what an expression is worth."""
         if node is None:
             return None
@@ -130,12 +130,12 @@ class Evaluator:
         ):
             return None  # as the source itself would fail, or a value of another kind
 
-    def _worth(self, node: ast.expr, scope: Scope, depth: int) -> Worth | None:
+    def _worth(self, node: ast.expr, scope: ValueScope, depth: int) -> Worth | None:
         if isinstance(node, ast.Constant):
             return Worth(node.value)
         if isinstance(node, ast.Name):
             found = scope.get(node.id)
-            return self._named(found.value.chain) if found and isinstance(found.value, Named) else found
+            return self._named(found.value.chain) if found and isinstance(found.value, ForeignName) else found
         if isinstance(node, ast.Attribute):
             return self._attribute(node, scope, depth)
         if isinstance(node, ast.Call):
@@ -158,10 +158,10 @@ class Evaluator:
             return self._comprehension(node, scope, depth)
         return None
 
-    def truth(self, node: ast.expr, scope: Scope, depth: int = 0) -> Worth | None:
+    def truth(self, node: ast.expr, scope: ValueScope, depth: int = 0) -> Worth | None:
         """Return whether an expression holds."""
         worth = self.worth(node, scope, depth)
-        if worth is None or isinstance(worth.value, (Named, Function)):
+        if worth is None or isinstance(worth.value, (ForeignName, Function)):
             return None
         return Worth(bool(worth.value), worth.packages)
 
@@ -178,7 +178,7 @@ class Evaluator:
             return self._release(chain[0])
         if (match := _ASKED_BY.fullmatch(chain[-1])) and match["floor"]:
             return self._compared(match["package"], ">=", match["floor"].replace("_", "."))
-        return Worth(Named(chain))
+        return Worth(ForeignName(chain))
 
     def _release(self, name: str) -> Worth | None:
         """Return the version of a distribution, which may be named by its module."""
@@ -193,11 +193,11 @@ class Evaluator:
             return None
         return Worth(_OPERATORS[relation](Version(str(stated.value)), Version(version)), stated.packages)
 
-    def _attribute(self, node: ast.Attribute, scope: Scope, depth: int) -> Worth | None:
+    def _attribute(self, node: ast.Attribute, scope: ValueScope, depth: int) -> Worth | None:
         base = self.worth(node.value, scope, depth)
         if base is None:
             return None
-        if isinstance(base.value, Named):
+        if isinstance(base.value, ForeignName):
             return self._named((*base.value.chain, node.attr))
         if isinstance(base.value, Version):
             if node.attr in _OF_VERSION:
@@ -209,7 +209,7 @@ class Evaluator:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call, scope: Scope, depth: int) -> Worth | None:
+    def _call(self, node: ast.Call, scope: ValueScope, depth: int) -> Worth | None:
         given = [self.worth(each, scope, depth) for each in node.args]
         if isinstance(node.func, ast.Attribute) and node.func.attr in {*_OF_TEXT, "contains"}:
             base = self.worth(node.func.value, scope, depth)
@@ -225,7 +225,7 @@ class Evaluator:
         if isinstance(function.value, Function):
             named = {k.arg: self.worth(k.value, scope, depth) for k in node.keywords if k.arg}
             return self._run(function.value, given, named, depth + 1)
-        if isinstance(function.value, Named):
+        if isinstance(function.value, ForeignName):
             return self._foreign(function.value.chain, given, node)
         return None
 
@@ -262,7 +262,7 @@ class Evaluator:
         if not (package and relation and version and isinstance(version.value, str)):
             return None
         by_name = {f"operator.{f.__name__}": sign for sign, f in _OPERATORS.items()}
-        named = ".".join(relation.value.chain) if isinstance(relation.value, Named) else ""
+        named = ".".join(relation.value.chain) if isinstance(relation.value, ForeignName) else ""
         sign = relation.value if relation.value in _OPERATORS else by_name.get(named)
         if not isinstance(sign, str):
             return None
@@ -276,9 +276,17 @@ class Evaluator:
         if name == "getattr" and len(given) > 1 and given[0] and given[1]:
             module, member = given[0].value, given[1].value
             return (
-                self._named((*module.chain, member)) if isinstance(module, Named) and isinstance(member, str) else None
+                self._named((*module.chain, member))
+                if isinstance(module, ForeignName) and isinstance(member, str)
+                else None
             )
-        if name == "map" and len(given) == 2 and given[0] and given[1] and given[0].value == Named(("builtins", "int")):
+        if (
+            name == "map"
+            and len(given) == 2
+            and given[0]
+            and given[1]
+            and given[0].value == ForeignName(("builtins", "int"))
+        ):
             return Worth(tuple(int(part) for part in given[1].value), given[1].packages)
         return None
 
@@ -286,7 +294,7 @@ class Evaluator:
         self, function: Function, given: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
     ) -> Worth | None:
         """Return what a function answers. One that does more than work out a value answers nothing."""
-        node, scope = function.node, Scope(function.scope)
+        node, scope = function.node, ValueScope(function.scope)
         if any(ast.unparse(d.func if isinstance(d, ast.Call) else d) not in _CACHES for d in node.decorator_list):
             return None
         arguments = [*node.args.posonlyargs, *node.args.args]
@@ -302,7 +310,7 @@ class Evaluator:
         ended = self._body(node.body, scope, depth)
         return ended.answer if isinstance(ended, _Ended) else None
 
-    def _body(self, body: Sequence[ast.stmt], scope: Scope, depth: int) -> _Ended | None:
+    def _body(self, body: Sequence[ast.stmt], scope: ValueScope, depth: int) -> _Ended | None:
         """Run statements, and return how they ended: ``None`` where they go on."""
         for node in body:
             ended = self._statement(node, scope, depth)
@@ -310,7 +318,7 @@ class Evaluator:
                 return ended
         return None
 
-    def _statement(self, node: ast.stmt, scope: Scope, depth: int) -> _Ended | None:
+    def _statement(self, node: ast.stmt, scope: ValueScope, depth: int) -> _Ended | None:
         if isinstance(node, ast.Return):
             return _Ended(self.worth(node.value, scope, depth))
         if isinstance(node, ast.If):
@@ -329,16 +337,18 @@ class Evaluator:
         return _Ended(None)
 
     def bind(
-        self, node: ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign, scope: Scope, depth: int = 0
+        self, node: ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign, scope: ValueScope, depth: int = 0
     ) -> None:
         """Note what a statement gives names. A relative import must be absolute by then."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 chain = tuple(alias.name.split("."))
-                scope.names[alias.asname or chain[0]] = Worth(Named(chain if alias.asname else chain[:1]))
+                scope.names[alias.asname or chain[0]] = Worth(ForeignName(chain if alias.asname else chain[:1]))
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                scope.names[alias.asname or alias.name] = Worth(Named((*(node.module or "").split("."), alias.name)))
+                scope.names[alias.asname or alias.name] = Worth(
+                    ForeignName((*(node.module or "").split("."), alias.name))
+                )
         else:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             value = self.worth(node.value, scope, depth)
@@ -355,7 +365,7 @@ class Evaluator:
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def _compare(self, node: ast.Compare, scope: Scope, depth: int) -> Worth | None:
+    def _compare(self, node: ast.Compare, scope: ValueScope, depth: int) -> Worth | None:
         sides = [self.worth(each, scope, depth) for each in (node.left, *node.comparators)]
         pairs = [self._pair(*pair) for pair in zip(sides, node.ops, sides[1:], strict=False)]
         if failing := next((pair for pair in pairs if pair and not pair.value), None):
@@ -365,7 +375,11 @@ class Evaluator:
     @staticmethod
     def _pair(left: Worth | None, relation: ast.cmpop, right: Worth | None) -> Worth | None:
         """Return whether two values stand in a relation. Of Python, the patch release is not stated."""
-        if left is None or right is None or any(isinstance(side.value, (Named, Function)) for side in (left, right)):
+        if (
+            left is None
+            or right is None
+            or any(isinstance(side.value, (ForeignName, Function)) for side in (left, right))
+        ):
             return None
         one, other, packages = left.value, right.value, left.packages | right.packages
         if isinstance(relation, (ast.In, ast.NotIn)):
@@ -386,14 +400,14 @@ class Evaluator:
         is_alike = type(one) is type(other) or {type(one), type(other)} <= {int, float, bool}
         return Worth(_OPERATORS[_COMPARING[type(relation)]](one, other), packages) if is_alike else None
 
-    def _joined(self, node: ast.BoolOp, scope: Scope, depth: int) -> Worth | None:
+    def _joined(self, node: ast.BoolOp, scope: ValueScope, depth: int) -> Worth | None:
         parts = [self.truth(each, scope, depth) for each in node.values]
         ends = isinstance(node.op, ast.Or)
         if decisive := next((part for part in parts if part and bool(part.value) is ends), None):
             return decisive
         return self._also(Worth(not ends), parts) if None not in parts else None
 
-    def _part(self, node: ast.Subscript, scope: Scope, depth: int) -> Worth | None:
+    def _part(self, node: ast.Subscript, scope: ValueScope, depth: int) -> Worth | None:
         base = self.worth(node.value, scope, depth)
         if base is None or not isinstance(base.value, (str, tuple, list)):
             return None
@@ -408,8 +422,8 @@ class Evaluator:
             )
         return self._made(lambda at: base.value[at], [self.worth(node.slice, scope, depth)], [base], spread=True)
 
-    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: Scope, depth: int) -> Worth | None:
-        (generator, *more), inner = node.generators, Scope(scope)
+    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: ValueScope, depth: int) -> Worth | None:
+        (generator, *more), inner = node.generators, ValueScope(scope)
         values = self.worth(generator.iter, scope, depth)
         if (
             more
@@ -440,7 +454,7 @@ class Evaluator:
     ) -> Worth | None:
         """Return what is made of values, ``None`` where one is not known."""
         known = [part for part in parts if part is not None]
-        if len(known) < len(parts) or any(isinstance(part.value, (Named, Function)) for part in known):
+        if len(known) < len(parts) or any(isinstance(part.value, (ForeignName, Function)) for part in known):
             return None
         values = [part.value for part in known]
         made = make(*values) if spread else make(values)

@@ -28,9 +28,10 @@ def index_of(
 _METADATA = "Metadata-Version: 2.1\nName: nobody-knows\nVersion: 1.2\n"
 
 
-def judged(index: Index, stated: str, earlier: Judgement | None = None) -> Judgement:
+def judged(index: Index, stated: str, earlier: Judgement | None = None, *, reads_measured: bool = False) -> Judgement:
     versions = dict(pair.split("==") for pair in stated.split())
-    return judge_published(versions, earlier or Judgement(status="unknown"), Platform.LINUX_64, lambda: index)
+    status = earlier or Judgement(status="unknown")
+    return judge_published(versions, status, Platform.LINUX_64, lambda: index, reads_measured=reads_measured)
 
 
 def test_a_requirement_that_a_stated_version_does_not_meet_is_an_error():
@@ -388,7 +389,7 @@ def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_im
     )
 
 
-def test_the_functions_of_a_measured_release_are_read_too():
+def test_the_functions_of_a_measured_release_are_read_where_that_is_asked_for():
     class Projects:
         def __init__(self) -> None:
             self.index = index_of("0.17.0", source="def f():\n    import numpy\n    return numpy.NaN\n", name="wandb")
@@ -399,8 +400,9 @@ def test_the_functions_of_a_measured_release_are_read_too():
                 raise NotFoundError(f"The package index has no project {name}.")
             return self.index.project(name)
 
-    [finding] = judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings
+    [finding] = judged(Projects(), "wandb==0.17.0 numpy==2.0.0", reads_measured=True).findings
 
+    assert judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings == ()
     assert (finding.rule, finding.components) == ("release-uses", {"wandb": "0.17.0", "numpy": "2.0.0"})
 
 
