@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,10 +91,9 @@ def lacking(
     ``texts`` are its sources by path, ``root`` is the module that a user imports, ``packages`` the index that is asked
     for what was not measured. ``unread`` is told what it does not tell.
     """
-    naming = _naming(by_distribution(versions))
-    if not any(naming.search(text) for text in texts.values()):
-        return []
     names = NameIndex.installed()
+    if not any(map(_naming(by_distribution(versions), names).search, texts.values())):
+        return []
     sources = _settled(texts, versions, names)
     package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
 
@@ -178,7 +177,7 @@ def _when_called(
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Files that name no stated package are not read."""
     releases = by_distribution(versions)
-    naming = _naming(releases)
+    naming = _naming(releases, names)
     sources = [SourceText(path=p, text=t) for p, t in texts.items() if _is_read(p) and naming.search(t)]
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
@@ -206,16 +205,14 @@ def _when_called(
     return [*findings, *untagged, *overrides][:_SHOWN]
 
 
-def _naming(releases: Collection[str]) -> re.Pattern[bytes]:
+def _naming(releases: Collection[str], measured: NameIndex) -> re.Pattern[bytes]:
     """Return what a source says that imports a stated package."""
-    modules = {*(name.replace("-", "_") for name in releases), *_modules_of(releases)}
+    by_module = distributions_by_module() | measured.roots
+    modules = {module for module, distribution in by_module.items() if distribution in releases}
+    modules |= {name.replace("-", "_") for name in releases}
     names = b"|".join(re.escape(module).encode() for module in sorted(modules))
     return re.compile(rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b" % (names, names))
 
 
 def _is_read(path: str) -> bool:
     return path.endswith(".py") and not _ASIDE.intersection(path.removesuffix(".py").split("/"))
-
-
-def _modules_of(releases: Container[str]) -> Iterator[str]:
-    return (module for module, distribution in distributions_by_module().items() if distribution in releases)

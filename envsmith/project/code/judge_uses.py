@@ -101,8 +101,12 @@ class Questions:
     def of(self, use: Use) -> Iterator[Presence]:
         """Yield the answer for each step of a use (``torch.cuda``, then ``torch.cuda.amp``), then for each argument.
 
-        A step that no release has is not a name that releases differ in: an object has it, or nothing does.
+        A step that no release has is not a name that releases differ in: an object has it, or nothing does. An import
+        asks for the root too: a distribution may drop one of several (``pkg_resources`` of setuptools).
         """
+        root = self._index.ask_module(use.chain[0]) if use.imported else None
+        if root is not None and root.absent and root.releases[0] in root.present:
+            yield root
         for depth in range(2, len(use.chain) + 1):
             presence = self.step(use, depth)
             if presence is None or not (presence.present or presence.unknown):

@@ -371,10 +371,10 @@ def test_a_check_at_import_that_refuses_a_stated_version_is_an_error():
 @pytest.mark.parametrize(
     ("text", "protobuf", "needs"),
     [
-        ("A = _descriptor.FieldDescriptor(name='a')", "4.25.3", "<4"),
-        ("A = _descriptor.FieldDescriptor(name='a')", "3.20.3", None),
-        ("_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.30.0", ">=6.31.1,<8"),
-        ("_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.32.0", None),
+        ("from google.protobuf import descriptor as _descriptor\nA = _descriptor.FieldDescriptor(name='a')", "4.25.3", "<4"),
+        ("from google.protobuf import descriptor as _descriptor\nA = _descriptor.FieldDescriptor(name='a')", "3.20.3", None),
+        ("from google.protobuf import runtime_version as _runtime_version\n_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.30.0", ">=6.31.1,<8"),
+        ("from google.protobuf import runtime_version as _runtime_version\n_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.32.0", None),
     ],
 )  # fmt: skip
 def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_import_runs_it(text, protobuf, needs):
@@ -404,6 +404,14 @@ def test_the_functions_of_a_measured_release_are_read_where_that_is_asked_for():
 
     assert judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings == ()
     assert (finding.rule, finding.components) == ("release-uses", {"wandb": "0.17.0", "numpy": "2.0.0"})
+
+
+def test_a_module_of_another_name_than_its_distribution_is_read_too():
+    index = index_of("1.2", source="def f():\n    import pkg_resources\n")
+
+    [finding] = judged(index, "nobody-knows==1.2 setuptools==82.0.0").findings
+
+    assert (finding.rule, finding.components["setuptools"]) == ("release-uses", "82.0.0")
 
 
 def test_who_takes_from_a_release_that_cannot_be_read_hears_so():
