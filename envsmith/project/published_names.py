@@ -93,8 +93,10 @@ class _Reader:
 
     def _presences(self, index: NameIndex) -> list[Presence]:
         questions = Questions(index)
-        steps = ((place.use, depth) for place in self.uses for depth in range(2, len(place.use.chain) + 1))
-        return [*dict.fromkeys(presence for use, depth in steps if (presence := questions.step(use, depth)))]
+        uses = [place.use for place in self.uses]
+        steps = [questions.step(use, depth) for use in uses for depth in range(2, len(use.chain) + 1)]
+        arguments = [questions.ask(".".join(use.chain), keyword) for use in uses for keyword in use.keywords]
+        return [*dict.fromkeys(presence for presence in (*steps, *arguments) if presence)]
 
 
 def _states(presence: Presence, versions: Sequence[str]) -> dict[int, tuple[bool, bool]]:

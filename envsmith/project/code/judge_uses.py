@@ -149,7 +149,7 @@ def outermost(needs: Sequence[NameNeed]) -> list[NameNeed]:
     for need in needs:
         steps = need.presence.path.split(".")
         count = len(steps) + (need.presence.argument is not None)
-        within = (".".join(steps[:depth]) for depth in range(2, count))
+        within = (".".join(steps[:depth]) for depth in range(1, count))
         by_module.setdefault(next((path for path in within if path in missing), None), []).append(need)
     outer = []
     for need in by_module.pop(None):
@@ -280,7 +280,7 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
     seen = refused.evidence if refused and refused.releases.contains(version) else ()
     for places in files.values():
         worst = min(places, key=lambda t: _GRAVEST.index(severity_of(t.use)))
-        lines = [t.where.partition(":")[2] for t in places if t is not worst]
+        lines = [line for t in places if t is not worst and (line := t.where.partition(":")[2])]
         again = f" (also in line {', '.join(lines[:_SHOWN])})" if lines else ""
         yield Finding(
             rule="code-argument" if presence.argument else "code-name",

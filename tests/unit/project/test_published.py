@@ -318,6 +318,17 @@ def test_what_a_function_takes_of_a_release_that_was_not_measured_is_read_where_
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
+def test_an_argument_that_a_release_which_was_not_measured_dropped_is_found_in_those_before():
+    user = index_of("1.2", source="def f():\n    import some_library\n    some_library.check(old=1)\n")
+    check = "def check({}): ..."
+    packages = Packages(user, library(*map(check.format, ("old", "old", "new", "new"))))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.3").findings
+
+    assert (finding.rule, finding.needs) == ("release-uses", {"some-library": "<2.2"})
+    assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
 def test_tests_that_a_release_brings_along_are_no_code_of_its_user():
     sources = {"nobody_knows/tests/test_a.py": "def f():\n    from transformers import AutoModelWithLMHead\n"}
     index = index_of("1.2")
