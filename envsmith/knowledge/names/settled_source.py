@@ -165,9 +165,9 @@ class _Settler:
     def _branch(self, node: ast.If, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
         if test and test.packages:
-            taken = node.body if test.value else node.orelse
-            self._refuse(taken, test, node.test)
-            return self._block(taken, scope) or [ast.copy_location(ast.Pass(), node)]
+            branch = node.body if test.value else node.orelse
+            self._refuse(branch, test, node.test)
+            return self._block(branch, scope) or [ast.copy_location(ast.Pass(), node)]
         branches = [self._block(part, ValueScope(scope)) for part in (node.body, node.orelse)]
         self._forget([node], scope)
         reduced = self._reduced(node.test, scope)
@@ -190,8 +190,8 @@ class _Settler:
             else _with(test, values=open_parts)
         )
 
-    def _refuse(self, taken: Sequence[ast.stmt], test: Worth, condition: ast.expr) -> None:
-        for part in taken:
+    def _refuse(self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr) -> None:
+        for part in branch:
             if isinstance(part, ast.Raise):
                 text = ast.unparse(condition)
                 self._refusals[self._path, part.lineno] = VersionRefusal(
@@ -257,15 +257,15 @@ class _Settler:
     def _forget(self, nodes: Sequence[ast.AST], scope: ValueScope) -> None:
         """Note that what a statement binds is not known any more, but for the one package that a name stands for."""
         imports: dict[str, Worth] = {}
-        others = set[str]()
+        names = set[str]()
         for node in within(nodes):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     root = alias.name.partition(".")[0]
                     if self._evaluator.is_there((root,)) and alias.name in {root, alias.asname or root}:
                         imports[alias.asname or root] = Worth(ForeignName((root,)))
-            others.update(_bound_by(node))
-        scope.names |= {name: imports.get(name) for name in others}
+            names.update(_bound_by(node))
+        scope.names |= {name: imports.get(name) for name in names}
 
 
 class _Expressions(ast.NodeTransformer):
@@ -296,5 +296,5 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
 
 def _with(node: _Node, **fields: object) -> _Node:
     """Return a node with other fields, and its place."""
-    made = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)} | fields)
-    return ast.copy_location(made, node)
+    copied = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)} | fields)
+    return ast.copy_location(copied, node)
