@@ -59,12 +59,12 @@ class SettledSources:
 
     def parse(self, path: str, source: bytes) -> ast.Module:
         """Return the tree of a source as it runs. ``SyntaxError`` and ``ValueError`` as ``ast.parse`` raises them."""
-        if self._asking is None or not self._asking.search(source):
+        if not self._asking.search(source):
             return ast.parse(source)
         self._scope(module_of(path))
         return self._settlers[path].tree() if path in self._settlers else ast.parse(source)
 
-    def _names_of_tests(self) -> re.Pattern[bytes] | None:
+    def _names_of_tests(self) -> re.Pattern[bytes]:
         """Return what a source says that asks for a version itself, or takes an answer from another one."""
         names = set[str]()
         for module, path in self._paths.items():

@@ -20,14 +20,14 @@ from packaging.version import InvalidVersion, Version
 from envsmith.knowledge.names.scopes import Chain
 
 PYTHON = "python"
-_MODULE = "packaging.version.Version"
+# Their versions may name a build, which is not stated.
+_WITH_BUILDS = frozenset({"torch", "torchaudio", "torchvision"})
 # Calls of functions inside of functions that are followed.
 _DEPTH = 5
 _OWN_VERSION = frozenset({"__version__", "VERSION"})
 _MAKE_VERSION = re.compile(
     r".*\b(?:Version|parse_version|LooseVersion|StrictVersion|TorchVersion|digit_version|version\.parse|packaging\.parse)|parse"
 )
-_VERSION_OF = re.compile(r"(?:importlib[._])?metadata\.version|pkg_version|version")
 _DISTRIBUTION = re.compile(r".*\b(?:get_distribution|metadata\.distribution)")
 # ``is_torch_version(">=", "2.1")``, ``is_torch_greater_or_equal("2.1")`` and ``is_torch_greater_or_equal_than_2_1``.
 _ASKED_BY = re.compile(r"is_(?P<package>\w+?)_(?:version|greater_or_equal(?:_than)?(?:_(?P<floor>\d+(?:_\d+)*))?)")
@@ -399,6 +399,8 @@ class Evaluator:
             )
         if any(isinstance(value, (Version, _TorchText)) for value in (one, another)):
             one, another = (value if isinstance(value, Version) else Version(str(value)) for value in (one, another))
+        if packages & _WITH_BUILDS and one == another and not isinstance(relation, (ast.GtE, ast.Lt)):
+            return None  # ``2.1.0+cu121`` is later than ``2.1.0``
         is_alike = type(one) is type(another) or {type(one), type(another)} <= {int, float, bool}
         return Worth(_OPERATORS[_COMPARING[type(relation)]](one, another), packages) if is_alike else None
 

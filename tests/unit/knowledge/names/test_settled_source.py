@@ -61,6 +61,7 @@ def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
         "torch.cuda.is_available() and version.parse(torch.__version__).local",
         "sys.version_info >= (3, 11, 4)",
         "hasattr(flash_attn, 'func')",
+        "torch.__version__ > '2.1.0'",
     ],
 )
 def test_what_nobody_stated_decides_nothing(condition):
