@@ -18,6 +18,8 @@ from envsmith.project.code.reading import UsePlace
 
 # A person waits: how many packages are opened for one release that takes from them, and the seconds for each.
 _MOST, _LONGEST = 2, 20.0
+# Of an argument that none has among so many releases nothing is said: a decorator may take it.
+_FEW = 12
 
 
 @contextmanager
@@ -86,6 +88,7 @@ class _Reader:
     def _lacking(self, index: NameIndex, version: str, places: Collection[int]) -> bool:
         """Return whether a release lacks something that no opened one has, while there are others."""
         missing = [p for p in self._presences(index) if version in p.absent and not p.present]
+        missing = [p for p in missing if p.argument is None or len(places) < _FEW]
         return bool(missing) and len(places) < len(self.asked.versions)
 
     def _opened(self, places: Collection[int]) -> NameIndex:
