@@ -41,7 +41,7 @@ class Breakage:
 
 
 def judge_breakage(record: Mapping[str, Any], *, index: bool = False) -> Breakage:
-    """Judge a record's sets. With ``index`` the package index is asked for releases that the graph does not know."""
+    """Judge a record's sets. With ``index`` the package index is asked as ``check --index`` does."""
     bad, good = (_judged(record.get(side), record, index=index) for side in ("bad", "good"))
     wanted = record.get("culprit") or [r.partition("==")[0] for r in record.get("bad") or ()]
     names = frozenset(component_of(name) or normal_name(name) for name in wanted)
@@ -53,7 +53,7 @@ def _judged(requirements: Sequence[str] | None, record: Mapping[str, Any], *, in
         return None
     versions, platform = parse_pairs(requirements, components()), parse_platform(record.get("platform", "linux-64"))
     judgement = check(versions, platform=platform)
-    return judge_published(versions, judgement, platform) if index else judgement
+    return judge_published(versions, judgement, platform, reads_measured=True) if index else judgement
 
 
 def _outcome(judgement: Judgement, wanted: frozenset[str]) -> str:

@@ -67,6 +67,7 @@ class CheckFlags:
         "Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
     )
     offline: bool = flag("Do not ask the package index for releases that envsmith does not know.")
+    index: bool = flag("Read on the package index what the code of releases takes that envsmith knows, too: seconds.")
     mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
     platform: str | None = option(
         "PLATFORM", "linux-64 or linux-aarch64. Default: linux-64, or that of a GPU with its host (gb200)."
@@ -174,10 +175,10 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     stated |= typed
     keep = settings.mend.components
     judgement = _judge(stated, draft, where, keep) if stated or _size(draft) else Judgement(status="ok")
-    if not settings.offline and (suspects or version_graph().unknown_releases(stated)):
+    if not settings.offline and (settings.index or suspects or version_graph().unknown_releases(stated)):
         from envsmith.cli.check_index import judge_by_index  # what is known needs no index
 
-        judgement = judge_by_index(judgement, stated, suspects, where)
+        judgement = judge_by_index(judgement, stated, suspects, where, reads_measured=settings.index)
     if declarations is not None and judgement.status != "bad":
         judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:

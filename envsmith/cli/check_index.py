@@ -15,17 +15,22 @@ from envsmith.project.published import judge_published
 
 
 def judge_by_index(
-    judgement: Judgement, versions: Mapping[str, str], misspelt: Mapping[str, str], platform: Platform
+    judgement: Judgement,
+    versions: Mapping[str, str],
+    misspelt: Mapping[str, str],
+    platform: Platform,
+    *,
+    reads_measured: bool,
 ) -> Judgement:
     """Return a judgement of versions with what the index says of unknown releases, or why it did not.
 
-    ``misspelt`` are names that are like those of components: ``UsageError`` for one that the index does not have.
+    ``reads_measured`` reads the code of the other releases too. ``misspelt`` are names that are like those of components: ``UsageError`` for one that the index does not have.
     """
     if unreached := tuple(_unreached(misspelt)):
         return replace(judgement, unknown=(*judgement.unknown, *unreached))
     if unknown := version_graph().unknown_releases(versions):
         say(f"reading on the package index: {', '.join(f'{name} {version}' for name, version in unknown.items())}")
-    return judge_published(versions, judgement, platform)
+    return judge_published(versions, judgement, platform, reads_measured=reads_measured)
 
 
 def _unreached(misspelt: Mapping[str, str]) -> Iterator[str]:

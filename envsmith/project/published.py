@@ -41,17 +41,19 @@ def judge_published(
     platform: Platform,
     find: Callable[[], PackageIndex] = quick_index,
     clock: Callable[[], float] = time.monotonic,
+    *,
+    reads_measured: bool = False,
 ) -> Judgement:
     """Return a judgement of versions with what unknown releases among them ask for, and the others do not give.
 
-    What the index does not tell is said in ``unknown``. A release that an error names already is not asked for.
+    ``reads_measured`` reads what the code of the other releases takes too. What the index does not tell is said in ``unknown``. A release that an error names already is not asked for.
     """
     faulty = {name for f in judgement.findings if f.severity is Severity.ERROR for name in f.components}
     findings: list[Finding] = []
     unknown: list[str] = []
     subjects = set(map(component_name, version_graph().unknown_releases(versions)))
     failures, end = 0, clock() + _LONGEST
-    for number, question in enumerate(_questions(versions, platform, faulty, subjects)):
+    for number, question in enumerate(_questions(versions, platform, faulty, subjects, reads_measured=reads_measured)):
         try:
             _refuse(number, failures, end - clock())
             if release := _release(find(), question.name, question.version):
@@ -71,19 +73,28 @@ def judge_published(
 
 
 def _questions(
-    versions: Mapping[str, str], platform: Platform, faulty: Container[str], subjects: Collection[str]
+    versions: Mapping[str, str],
+    platform: Platform,
+    faulty: Container[str],
+    subjects: Collection[str],
+    *,
+    reads_measured: bool,
 ) -> Iterator[_Question]:
     """Yield what is asked. ``subjects``, looked at then, are the releases of which later ones are asked what they bar."""
+
+    def of_measured(release: IndexRelease) -> Iterator[Finding]:
+        if reads_measured:
+            yield from release.uses(versions)
+        yield from release.barred(versions, platform, subjects)
+
     unmeasured = version_graph().unknown_releases(versions)
     measured = _measured(versions, unmeasured)
     for name, version in unmeasured.items():
         if component_name(name) not in faulty:
             yield _Question(name=name, version=version, measured=False, answer=lambda r: r.faults(versions, platform))
-    for name, version in measured.items():
+    for name, version in measured.items() if subjects or reads_measured else ():
         if component_name(name) not in faulty:
-            yield _Question(
-                name=name, version=version, measured=True, answer=lambda r: r.uses(versions, platform, subjects)
-            )
+            yield _Question(name=name, version=version, measured=True, answer=of_measured)
 
 
 def _refuse(number: int, failures: int, seconds_left: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +17,7 @@ from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import Ancestors, OwnClasses
 from envsmith.knowledge.names.reach import PackageUses
 from envsmith.knowledge.names.scopes import Chain
-from envsmith.knowledge.names.settled_source import Refusal, SettledSources
-from envsmith.knowledge.names.version_values import PYTHON
+from envsmith.knowledge.names.settled_source import SettledSources, VersionRefusal
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
@@ -50,7 +49,7 @@ class PublishedRelease:
     version: str
     evidence: Evidence
 
-    def refusing(self, refusal: Refusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
+    def refusing(self, refusal: VersionRefusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
         """Return that it refuses stated versions."""
         stated = {component_name(name): version for name, version in versions.items()}
         refused = {name: stated[name] for name in map(component_name, refusal.packages) if name in stated}
@@ -93,6 +92,8 @@ def lacking(
     for what was not measured. ``unread`` is told what it does not tell.
     """
     names = NameIndex.installed()
+    if not any(map(_naming(by_distribution(versions), names).search, texts.values())):
+        return []
     sources = _settled(texts, versions, names)
     package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
 
@@ -140,8 +141,7 @@ def _refused_proto(
 
 def _settled(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> SettledSources:
     """Return the sources as they run beside the stated versions."""
-    python, by_module = stated_python(versions), distributions_by_module()
-    releases = by_distribution(versions)
+    by_module, releases = distributions_by_module(), by_distribution(versions)
 
     def has_name(chain: Chain) -> bool:
         presence = names.ask(".".join(chain))
@@ -149,7 +149,8 @@ def _settled(texts: Mapping[str, bytes], versions: Mapping[str, str], names: Nam
 
     return SettledSources(
         texts,
-        {**releases, **({PYTHON: python} if python else {})},
+        releases,
+        stated_python(versions),
         lambda module: by_module.get(module, normal_name(module)),
         has_name,
     )
@@ -176,8 +177,7 @@ def _when_called(
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Files that name no stated package are not read."""
     releases = by_distribution(versions)
-    modules = {*(name.replace("-", "_") for name in releases), *_modules_of(releases)}
-    naming = re.compile(rb"\b(?:%s)\b" % b"|".join(re.escape(module).encode() for module in sorted(modules)))
+    naming = _naming(releases, names)
     sources = [SourceText(path=p, text=t) for p, t in texts.items() if _is_read(p) and naming.search(t)]
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
@@ -205,9 +205,14 @@ def _when_called(
     return [*findings, *untagged, *overrides][:_SHOWN]
 
 
+def _naming(releases: Collection[str], measured: NameIndex) -> re.Pattern[bytes]:
+    """Return what a source says that imports a stated package."""
+    by_module = distributions_by_module() | measured.roots
+    modules = {module for module, distribution in by_module.items() if distribution in releases}
+    modules |= {name.replace("-", "_") for name in releases}
+    names = b"|".join(re.escape(module).encode() for module in sorted(modules))
+    return re.compile(rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b" % (names, names))
+
+
 def _is_read(path: str) -> bool:
     return path.endswith(".py") and not _ASIDE.intersection(path.removesuffix(".py").split("/"))
-
-
-def _modules_of(releases: Container[str]) -> Iterator[str]:
-    return (module for module, distribution in distributions_by_module().items() if distribution in releases)

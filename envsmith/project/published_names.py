@@ -18,6 +18,8 @@ from envsmith.project.code.reading import UsePlace
 
 # A person waits: how many packages are opened for one release that takes from them, and the seconds for each.
 _MOST, _LONGEST = 2, 20.0
+# Of an argument that none has among so many releases nothing is said: a decorator may take it.
+_FEW = 12
 
 
 @contextmanager
@@ -86,6 +88,7 @@ class _Reader:
     def _lacking(self, index: NameIndex, version: str, places: Collection[int]) -> bool:
         """Return whether a release lacks something that no opened one has, while there are others."""
         missing = [p for p in self._presences(index) if version in p.absent and not p.present]
+        missing = [p for p in missing if p.argument is None or len(places) < _FEW]
         return bool(missing) and len(places) < len(self.asked.versions)
 
     def _opened(self, places: Collection[int]) -> NameIndex:
@@ -93,8 +96,10 @@ class _Reader:
 
     def _presences(self, index: NameIndex) -> list[Presence]:
         questions = Questions(index)
-        steps = ((place.use, depth) for place in self.uses for depth in range(2, len(place.use.chain) + 1))
-        return [*dict.fromkeys(presence for use, depth in steps if (presence := questions.step(use, depth)))]
+        uses = [place.use for place in self.uses]
+        steps = [questions.step(use, depth) for use in uses for depth in range(2, len(use.chain) + 1)]
+        arguments = [questions.ask(".".join(use.chain), keyword) for use in uses for keyword in use.keywords]
+        return [*dict.fromkeys(presence for presence in (*steps, *arguments) if presence)]
 
 
 def _states(presence: Presence, versions: Sequence[str]) -> dict[int, tuple[bool, bool]]:

@@ -25,8 +25,8 @@ def refused_protos(texts: Mapping[str, bytes], protobuf: Version) -> Iterator[tu
     for path, text in texts.items():
         if not path.endswith("_pb2.py"):
             continue
-        if made := _MADE_BY.search(text):
-            major, minor, patch = map(int, made.groups())
+        if maker := _MADE_BY.search(text):
+            major, minor, patch = map(int, maker.groups())
             by = f"{major}.{minor}.{patch}"
             if protobuf.major > major + 1 or protobuf < Version(by):
                 yield path, f"protoc of protobuf {by}", f">={by},<{major + 2}"

@@ -68,10 +68,9 @@ class IndexRelease:
             faulty = {component for error in errors for component in error.components}
             yield from self.barred(versions, platform, versions.keys() - faulty)
 
-    def uses(self, versions: Mapping[str, str], platform: Platform, subjects: Container[str]) -> Iterator[Finding]:
-        """Yield what its code takes and the stated versions lack, and which of ``subjects`` a later release of it bars."""
-        yield from twice(lambda stated: self._lacking(stated, _MAX_MEASURED), versions)
-        yield from self.barred(versions, platform, subjects)
+    def uses(self, versions: Mapping[str, str]) -> Sequence[Finding]:
+        """Return what its code takes and the stated versions lack, where the graph knows what it declares."""
+        return twice(lambda stated: self._lacking(stated, _MAX_MEASURED), versions)
 
     def _withdrawal(self) -> Iterator[Finding]:
         if self._yanked:

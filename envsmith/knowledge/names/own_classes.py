@@ -63,16 +63,16 @@ class OwnClasses:
         return Ancestors(tuple(chains), hidden)
 
     def _of_base(self, name: str, base: str, depth: int) -> Ancestors | None:
-        first, _, rest = base.partition(".")
+        first, _, member = base.partition(".")
         if not first or depth > _DEPTH:
             return None
         module = self._module(name)
-        if not rest and first in module.classes and first not in module.imports:
+        if not member and first in module.classes and first not in module.imports:
             return self._ancestors(name, module.classes[first], depth + 1)
         origin = module.imports.get(first)
         if origin is None:
             return None
-        chain = (*origin, *(rest.split(".") if rest else ()))
+        chain = (*origin, *(member.split(".") if member else ()))
         owner = ".".join(chain[:-1])
         if owner in self._paths:
             return self._of_base(owner, chain[-1], depth + 1)

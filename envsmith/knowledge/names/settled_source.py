@@ -1,7 +1,7 @@
 """A source as it runs beside stated releases: conditions on versions are decided, and what never runs is gone.
 
 ``if version.parse(flash_attn.__version__) < version.parse("2.7"):`` leaves one of its branches, an ``assert`` or a
-``raise`` behind such a condition is a :class:`Refusal`. What cannot be worked out stays as it stands.
+``raise`` behind such a condition is a :class:`VersionRefusal`. What cannot be worked out stays as it stands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envsmith.knowledge.names.dotted import absolute
 from envsmith.knowledge.names.guards import leaves
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
-from envsmith.knowledge.names.version_values import Evaluator, Function, Named, Scope, Worth
+from envsmith.knowledge.names.version_values import PYTHON, Evaluator, ForeignName, Function, ValueScope, Worth
 
 _ASKING = re.compile(rb"version|greater_or_equal", re.IGNORECASE)
 _COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
@@ -26,7 +26,7 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class VersionRefusal:
     """A statement that stops a release beside stated ones. ``condition`` is what does not hold, or holds, there."""
 
     packages: frozenset[str]
@@ -36,7 +36,7 @@ class Refusal:
 class SettledSources:
     """The sources of a package beside stated releases.
 
-    ``releases`` are versions by distribution and ``python``, ``distribution`` is asked for that of a module, ``has_name``
+    ``releases`` are versions by distribution, ``python`` is that of Python, ``distribution`` is asked for that of a module, ``has_name``
     whether the stated release of it surely has a name.
     """
 
@@ -44,25 +44,27 @@ class SettledSources:
         self,
         texts: Mapping[str, bytes],
         releases: Mapping[str, str],
+        python: str | None,
         distribution: Callable[[str], str],
         has_name: Callable[[Chain], bool],
     ) -> None:
         self._texts = texts
         self._paths = {module_of(path): path for path in texts if path.endswith(".py")}
-        self._evaluator = Evaluator(releases, distribution, self._own, has_name)
-        self._scopes: dict[str, Scope] = {}
+        stated = {**releases, **({PYTHON: python} if python else {})}
+        self._evaluator = Evaluator(stated, distribution, self._own, has_name)
+        self._scopes: dict[str, ValueScope] = {}
         self._settlers: dict[str, _Settler] = {}
-        self.refusals: dict[tuple[str, int], Refusal] = {}
+        self.refusals: dict[tuple[str, int], VersionRefusal] = {}
         self._asking = self._names_of_tests()
 
     def parse(self, path: str, source: bytes) -> ast.Module:
         """Return the tree of a source as it runs. ``SyntaxError`` and ``ValueError`` as ``ast.parse`` raises them."""
-        if self._asking is None or not self._asking.search(source):
+        if not self._asking.search(source):
             return ast.parse(source)
         self._scope(module_of(path))
         return self._settlers[path].tree() if path in self._settlers else ast.parse(source)
 
-    def _names_of_tests(self) -> re.Pattern[bytes] | None:
+    def _names_of_tests(self) -> re.Pattern[bytes]:
         """Return what a source says that asks for a version itself, or takes an answer from another one."""
         names = set[str]()
         for module, path in self._paths.items():
@@ -81,9 +83,9 @@ class SettledSources:
         module = ".".join(chain[:-1])
         return self._scope(module).names.get(chain[-1]) if module in self._paths else None
 
-    def _scope(self, module: str) -> Scope:
+    def _scope(self, module: str) -> ValueScope:
         if module not in self._scopes:
-            scope = self._scopes[module] = Scope()
+            scope = self._scopes[module] = ValueScope()
             path = self._paths[module]
             package = module if path.endswith("/__init__.py") else module.rpartition(".")[0]
             try:
@@ -99,7 +101,12 @@ class _Settler:
     """Rewrites the statements of one source."""
 
     def __init__(
-        self, evaluator: Evaluator, package: str, scope: Scope, path: str, refusals: dict[tuple[str, int], Refusal]
+        self,
+        evaluator: Evaluator,
+        package: str,
+        scope: ValueScope,
+        path: str,
+        refusals: dict[tuple[str, int], VersionRefusal],
     ) -> None:
         self._evaluator, self._package, self._path, self._refusals = evaluator, package, path, refusals
         self._scope = scope
@@ -118,7 +125,7 @@ class _Settler:
             self._later.pop()()
         return ast.Module(body=self._body, type_ignores=[])
 
-    def _block(self, body: Sequence[ast.stmt], scope: Scope) -> list[ast.stmt]:
+    def _block(self, body: Sequence[ast.stmt], scope: ValueScope) -> list[ast.stmt]:
         settled: list[ast.stmt] = []
         for node in body:
             settled += self._statement(node, scope)
@@ -126,7 +133,7 @@ class _Settler:
                 break
         return settled
 
-    def _statement(self, node: ast.stmt, scope: Scope) -> list[ast.stmt]:
+    def _statement(self, node: ast.stmt, scope: ValueScope) -> list[ast.stmt]:
         if isinstance(node, ast.If):
             return self._branch(node, scope)
         if isinstance(node, ast.Assert):
@@ -135,7 +142,7 @@ class _Settler:
             return [self._function(node, scope)]
         if isinstance(node, ast.ClassDef):
             scope.names[node.name] = None
-            return [_with(node, body=self._block(node.body, Scope(scope)))]
+            return [_with(node, body=self._block(node.body, ValueScope(scope)))]
         if isinstance(node, _COMPOUND):
             return [self._compound(node, scope)]
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -149,24 +156,24 @@ class _Settler:
             return [_Expressions(self._evaluator, scope).visit(copy.deepcopy(node))]
         return [node]
 
-    def _imported(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+    def _imported(self, node: ast.Import | ast.ImportFrom, scope: ValueScope) -> None:
         if isinstance(node, ast.Import):
             self._evaluator.bind(node, scope)
             return
         self._evaluator.bind(_with(node, module=absolute(node, self._package), level=0), scope)
 
-    def _branch(self, node: ast.If, scope: Scope) -> list[ast.stmt]:
+    def _branch(self, node: ast.If, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
         if test and test.packages:
-            taken = node.body if test.value else node.orelse
-            self._refuse(taken, test, node.test)
-            return self._block(taken, scope) or [ast.copy_location(ast.Pass(), node)]
-        branches = [self._block(part, Scope(scope)) for part in (node.body, node.orelse)]
+            branch = node.body if test.value else node.orelse
+            self._refuse(branch, test, node.test)
+            return self._block(branch, scope) or [ast.copy_location(ast.Pass(), node)]
+        branches = [self._block(part, ValueScope(scope)) for part in (node.body, node.orelse)]
         self._forget([node], scope)
         reduced = self._reduced(node.test, scope)
         return [_with(node, test=reduced, body=branches[0], orelse=branches[1])]
 
-    def _reduced(self, test: ast.expr, scope: Scope) -> ast.expr:
+    def _reduced(self, test: ast.expr, scope: ValueScope) -> ast.expr:
         """Return a condition without what is decided and does not decide it."""
         if not isinstance(test, ast.BoolOp):
             return test
@@ -183,13 +190,15 @@ class _Settler:
             else _with(test, values=open_parts)
         )
 
-    def _refuse(self, taken: Sequence[ast.stmt], test: Worth, condition: ast.expr) -> None:
-        for part in taken:
+    def _refuse(self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr) -> None:
+        for part in branch:
             if isinstance(part, ast.Raise):
                 text = ast.unparse(condition)
-                self._refusals[self._path, part.lineno] = Refusal(packages=test.packages, condition=text[:_LONGEST])
+                self._refusals[self._path, part.lineno] = VersionRefusal(
+                    packages=test.packages, condition=text[:_LONGEST]
+                )
 
-    def _assertion(self, node: ast.Assert, scope: Scope) -> list[ast.stmt]:
+    def _assertion(self, node: ast.Assert, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
         if not (test and test.packages):
             return [node]
@@ -199,32 +208,34 @@ class _Settler:
         self._refuse([stop], test, ast.UnaryOp(op=ast.Not(), operand=node.test))
         return [stop]
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> ast.stmt:
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: ValueScope) -> ast.stmt:
         scope.names[node.name] = Worth(Function(node, scope)) if isinstance(node, ast.FunctionDef) else None
         settled = _with(node)
         arguments = node.args
         every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
 
         def later() -> None:
-            inner = Scope(scope, dict.fromkeys(a.arg for a in every if a))
+            inner = ValueScope(scope, dict.fromkeys(a.arg for a in every if a))
             settled.body = self._block(node.body, inner) or node.body
 
         self._later.append(later)
         return settled
 
-    def _compound(self, node: ast.stmt, scope: Scope) -> ast.stmt:
+    def _compound(self, node: ast.stmt, scope: ValueScope) -> ast.stmt:
         if isinstance(node, ast.Try) and (packages := self._surely(node)):
             settled = _with(node, body=self._block([*node.body, *node.orelse], scope), orelse=[])
             for name in _bound([*node.body, *node.orelse]):
                 if worth := scope.names.get(name):
                     scope.names[name] = Worth(worth.value, worth.packages | packages)
             return settled
-        fields: dict[str, object] = {}
+        fields: dict[str, list[ast.stmt] | list[ast.ExceptHandler]] = {}
         for name in ("body", "orelse", "finalbody"):
             if part := getattr(node, name, None):
-                fields[name] = self._block(part, scope if isinstance(node, (ast.With, ast.AsyncWith)) else Scope(scope))
+                fields[name] = self._block(
+                    part, scope if isinstance(node, (ast.With, ast.AsyncWith)) else ValueScope(scope)
+                )
         if handlers := getattr(node, "handlers", None):
-            fields["handlers"] = [_with(h, body=self._block(h.body, Scope(scope))) for h in handlers]
+            fields["handlers"] = [_with(h, body=self._block(h.body, ValueScope(scope))) for h in handlers]
         if not isinstance(node, (ast.With, ast.AsyncWith)):
             self._forget([node], scope)
         return _with(node, **fields)
@@ -243,24 +254,24 @@ class _Settler:
             return frozenset()
         return frozenset(self._evaluator.distribution(chain[0]) for chain in chains)
 
-    def _forget(self, nodes: Sequence[ast.AST], scope: Scope) -> None:
+    def _forget(self, nodes: Sequence[ast.AST], scope: ValueScope) -> None:
         """Note that what a statement binds is not known any more, but for the one package that a name stands for."""
         imports: dict[str, Worth] = {}
-        others = set[str]()
+        names = set[str]()
         for node in within(nodes):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     root = alias.name.partition(".")[0]
                     if self._evaluator.is_there((root,)) and alias.name in {root, alias.asname or root}:
-                        imports[alias.asname or root] = Worth(Named((root,)))
-            others.update(_bound_by(node))
-        scope.names |= {name: imports.get(name) for name in others}
+                        imports[alias.asname or root] = Worth(ForeignName((root,)))
+            names.update(_bound_by(node))
+        scope.names |= {name: imports.get(name) for name in names}
 
 
 class _Expressions(ast.NodeTransformer):
     """Leaves one side of each ``x if version >= … else y`` that is decided."""
 
-    def __init__(self, evaluator: Evaluator, scope: Scope) -> None:
+    def __init__(self, evaluator: Evaluator, scope: ValueScope) -> None:
         self._evaluator, self._scope = evaluator, scope
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
@@ -285,5 +296,5 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
 
 def _with(node: _Node, **fields: object) -> _Node:
     """Return a node with other fields, and its place."""
-    made = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)} | fields)
-    return ast.copy_location(made, node)
+    copied = type(node)(**{name: getattr(node, name) for name in node._fields if hasattr(node, name)} | fields)
+    return ast.copy_location(copied, node)

@@ -40,7 +40,7 @@ MAIN = "__main__"
 # What stands in a condition that asks for a version or for a feature of another package.
 _ASKS = re.compile(
     r"version|hasattr|getattr|find_spec|available|installed|supported|TYPE_CHECKING|HAVE_|has_|torch_two|torch_ver|"
-    r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch",
+    r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch|(?:higher|lower|less|greater|newer|older)_than",
     re.IGNORECASE,
 )
 # Every ``global`` statement, and few sentences that have the word.
@@ -580,6 +580,10 @@ class _Reader:
     def tests(self, test: ast.expr, *, holds: bool) -> Iterator[Test]:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yield from self.tests(test.operand, holds=not holds)
+        elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn):
+            yield from self.tests(
+                ast.Compare(left=test.left, ops=[ast.In()], comparators=test.comparators), holds=not holds
+            )
         elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
             for value in test.values:
                 yield from self.tests(value, holds=holds)
@@ -589,10 +593,19 @@ class _Reader:
     def tested(self, test: ast.expr) -> tuple[Chain, str] | None:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             return self.tested(test.operand)
-        if not (isinstance(test, ast.Call) and ast.unparse(test.func) == "hasattr" and len(test.args) == 2):
-            return None
-        origin, name = self.origin(test.args[0]), _text(test.args[1])
+        asking = _asking(test)
+        origin, name = (self.origin(asking[0]), _text(asking[1])) if asking else (None, None)
         return (origin.chain, name) if origin is not None and name is not None else None
+
+
+def _asking(test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """Return the object and the name of ``hasattr(torch, "log")`` and of ``"log" in dir(torch)``."""
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
+        call = test.comparators[0]
+        is_dir = isinstance(call, ast.Call) and dotted(call.func) == "dir" and len(call.args) == 1
+        return (call.args[0], test.left) if is_dir and isinstance(call, ast.Call) else None
+    is_hasattr = isinstance(test, ast.Call) and dotted(test.func) == "hasattr" and len(test.args) == 2
+    return (test.args[0], test.args[1]) if is_hasattr and isinstance(test, ast.Call) else None
 
 
 def _base(node: ast.expr) -> ast.expr:

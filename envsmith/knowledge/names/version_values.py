@@ -20,14 +20,14 @@ from packaging.version import InvalidVersion, Version
 from envsmith.knowledge.names.scopes import Chain
 
 PYTHON = "python"
-_MODULE = "packaging.version.Version"
+# Their versions may name a build, which is not stated.
+_WITH_BUILDS = frozenset({"torch", "torchaudio", "torchvision"})
 # Calls of functions inside of functions that are followed.
 _DEPTH = 5
 _OWN_VERSION = frozenset({"__version__", "VERSION"})
 _MAKE_VERSION = re.compile(
     r".*\b(?:Version|parse_version|LooseVersion|StrictVersion|TorchVersion|digit_version|version\.parse|packaging\.parse)|parse"
 )
-_VERSION_OF = re.compile(r"(?:importlib[._])?metadata\.version|pkg_version|version")
 _DISTRIBUTION = re.compile(r".*\b(?:get_distribution|metadata\.distribution)")
 # ``is_torch_version(">=", "2.1")``, ``is_torch_greater_or_equal("2.1")`` and ``is_torch_greater_or_equal_than_2_1``.
 _ASKED_BY = re.compile(r"is_(?P<package>\w+?)_(?:version|greater_or_equal(?:_than)?(?:_(?P<floor>\d+(?:_\d+)*))?)")
@@ -60,7 +60,7 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ForeignName:
     """Something of another package, by its name."""
 
     chain: Chain
@@ -71,24 +71,24 @@ class Function:
     """A function of the source, and the names that stand around it."""
 
     node: ast.FunctionDef
-    scope: Scope
+    scope: ValueScope
 
 
 @dataclass(slots=True)
-class Scope:
+class ValueScope:
     """The names of a module, class or function with what they are worth, ``None`` where that is not known."""
 
-    outer: Scope | None = None
+    outer: ValueScope | None = None
     names: dict[str, Worth | None] = field(default_factory=dict)
 
     def get(self, name: str) -> Worth | None:
         """Return what a name is worth here."""
-        scope: Scope | None = self
+        scope: ValueScope | None = self
         while scope is not None:
             if name in scope.names:
                 return scope.names[name]
             scope = scope.outer
-        return Worth(Named(("builtins", name))) if hasattr(builtins, name) else None
+        return Worth(ForeignName(("builtins", name))) if hasattr(builtins, name) else None
 
 
 class Evaluator:
@@ -113,7 +113,7 @@ class Evaluator:
         is_stated = self.distribution(chain[0]) in self._releases
         return is_stated and (len(chain) == 1 or self._has_name(chain))
 
-    def worth(self, node: ast.expr | None, scope: Scope, depth: int = 0) -> Worth | None:
+    def worth(self, node: ast.expr | None, scope: ValueScope, depth: int = 0) -> Worth | None:
         """Return what an expression is worth."""
         if node is None:
             return None
@@ -130,12 +130,12 @@ class Evaluator:
         ):
             return None  # as the source itself would fail, or a value of another kind
 
-    def _worth(self, node: ast.expr, scope: Scope, depth: int) -> Worth | None:
+    def _worth(self, node: ast.expr, scope: ValueScope, depth: int) -> Worth | None:
         if isinstance(node, ast.Constant):
             return Worth(node.value)
         if isinstance(node, ast.Name):
-            found = scope.get(node.id)
-            return self._named(found.value.chain) if found and isinstance(found.value, Named) else found
+            bound = scope.get(node.id)
+            return self._named(bound.value.chain) if bound and isinstance(bound.value, ForeignName) else bound
         if isinstance(node, ast.Attribute):
             return self._attribute(node, scope, depth)
         if isinstance(node, ast.Call):
@@ -158,10 +158,10 @@ class Evaluator:
             return self._comprehension(node, scope, depth)
         return None
 
-    def truth(self, node: ast.expr, scope: Scope, depth: int = 0) -> Worth | None:
+    def truth(self, node: ast.expr, scope: ValueScope, depth: int = 0) -> Worth | None:
         """Return whether an expression holds."""
         worth = self.worth(node, scope, depth)
-        if worth is None or isinstance(worth.value, (Named, Function)):
+        if worth is None or isinstance(worth.value, (ForeignName, Function)):
             return None
         return Worth(bool(worth.value), worth.packages)
 
@@ -178,7 +178,7 @@ class Evaluator:
             return self._release(chain[0])
         if (match := _ASKED_BY.fullmatch(chain[-1])) and match["floor"]:
             return self._compared(match["package"], ">=", match["floor"].replace("_", "."))
-        return Worth(Named(chain))
+        return Worth(ForeignName(chain))
 
     def _release(self, name: str) -> Worth | None:
         """Return the version of a distribution, which may be named by its module."""
@@ -193,11 +193,11 @@ class Evaluator:
             return None
         return Worth(_OPERATORS[relation](Version(str(stated.value)), Version(version)), stated.packages)
 
-    def _attribute(self, node: ast.Attribute, scope: Scope, depth: int) -> Worth | None:
+    def _attribute(self, node: ast.Attribute, scope: ValueScope, depth: int) -> Worth | None:
         base = self.worth(node.value, scope, depth)
         if base is None:
             return None
-        if isinstance(base.value, Named):
+        if isinstance(base.value, ForeignName):
             return self._named((*base.value.chain, node.attr))
         if isinstance(base.value, Version):
             if node.attr in _OF_VERSION:
@@ -209,33 +209,33 @@ class Evaluator:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call, scope: Scope, depth: int) -> Worth | None:
-        given = [self.worth(each, scope, depth) for each in node.args]
+    def _call(self, node: ast.Call, scope: ValueScope, depth: int) -> Worth | None:
+        values = [self.worth(each, scope, depth) for each in node.args]
         if isinstance(node.func, ast.Attribute) and node.func.attr in {*_OF_TEXT, "contains"}:
             base = self.worth(node.func.value, scope, depth)
             if base and isinstance(base.value, str) and node.func.attr in _OF_TEXT:
-                return self._made(getattr(str(base.value), node.func.attr), given, [base], spread=True)
+                return self._made(getattr(str(base.value), node.func.attr), values, [base], spread=True)
             if base and isinstance(base.value, SpecifierSet):
                 return self._made(
-                    lambda version: base.value.contains(version, prereleases=True), given, [base], spread=True
+                    lambda version: base.value.contains(version, prereleases=True), values, [base], spread=True
                 )
         function = self.worth(node.func, scope, depth)
         if function is None or depth > _DEPTH:
             return None
         if isinstance(function.value, Function):
             named = {k.arg: self.worth(k.value, scope, depth) for k in node.keywords if k.arg}
-            return self._run(function.value, given, named, depth + 1)
-        if isinstance(function.value, Named):
-            return self._foreign(function.value.chain, given, node)
+            return self._run(function.value, values, named, depth + 1)
+        if isinstance(function.value, ForeignName):
+            return self._foreign(function.value.chain, values, node)
         return None
 
-    def _foreign(self, chain: Chain, given: Sequence[Worth | None], node: ast.Call) -> Worth | None:
+    def _foreign(self, chain: Chain, values: Sequence[Worth | None], node: ast.Call) -> Worth | None:
         """Return what a function of another package answers, where it is one that is known."""
-        arguments = [each.value if each else None for each in given]
+        arguments = [each.value if each else None for each in values]
         texts = [value for value in arguments if isinstance(value, str)]
         text, name = ".".join(chain), chain[-1]
         if chain[0] == "builtins":
-            return self._builtin(name, given)
+            return self._builtin(name, values)
         if _FINDER.fullmatch(text) and texts:
             root = texts[0].partition(".")[0]
             return Worth(root, frozenset({self.distribution(root)})) if self.is_there((root,)) else None
@@ -248,21 +248,23 @@ class Evaluator:
         if name == "RequirementCache" and len(texts) == 1 and not node.keywords:
             requirement = Requirement(texts[0])
             return self._made(requirement.specifier.contains, [self._release(requirement.name)], spread=True)
-        if _COMPARE.fullmatch(text) and len(given) == 3:
-            return self._comparing(given)
+        if _COMPARE.fullmatch(text) and len(values) == 3:
+            return self._comparing(values)
         if (match := _ASKED_BY.fullmatch(name)) and texts and not match["floor"]:
             return self._compared(match["package"], texts[0] if len(texts) > 1 else ">=", texts[-1])
-        if _MAKE_VERSION.fullmatch(text) and len(given) == 1:
-            return self._made(lambda value: value if isinstance(value, Version) else Version(value), given, spread=True)
+        if _MAKE_VERSION.fullmatch(text) and len(values) == 1:
+            return self._made(
+                lambda value: value if isinstance(value, Version) else Version(value), values, spread=True
+            )
         return None
 
-    def _comparing(self, given: Sequence[Worth | None]) -> Worth | None:
+    def _comparing(self, values: Sequence[Worth | None]) -> Worth | None:
         """Return what ``compare_version("torch", operator.ge, "2.1")`` answers."""
-        package, relation, version = given
+        package, relation, version = values
         if not (package and relation and version and isinstance(version.value, str)):
             return None
         by_name = {f"operator.{f.__name__}": sign for sign, f in _OPERATORS.items()}
-        named = ".".join(relation.value.chain) if isinstance(relation.value, Named) else ""
+        named = ".".join(relation.value.chain) if isinstance(relation.value, ForeignName) else ""
         sign = relation.value if relation.value in _OPERATORS else by_name.get(named)
         if not isinstance(sign, str):
             return None
@@ -270,23 +272,31 @@ class Evaluator:
             return Worth(_OPERATORS[sign](package.value, Version(version.value)), package.packages)
         return self._compared(package.value, sign, version.value) if isinstance(package.value, str) else None
 
-    def _builtin(self, name: str, given: Sequence[Worth | None]) -> Worth | None:
+    def _builtin(self, name: str, values: Sequence[Worth | None]) -> Worth | None:
         if name in _PLAIN:
-            return self._made(_PLAIN[name], given, spread=True)
-        if name == "getattr" and len(given) > 1 and given[0] and given[1]:
-            module, member = given[0].value, given[1].value
+            return self._made(_PLAIN[name], values, spread=True)
+        if name == "getattr" and len(values) > 1 and values[0] and values[1]:
+            module, member = values[0].value, values[1].value
             return (
-                self._named((*module.chain, member)) if isinstance(module, Named) and isinstance(member, str) else None
+                self._named((*module.chain, member))
+                if isinstance(module, ForeignName) and isinstance(member, str)
+                else None
             )
-        if name == "map" and len(given) == 2 and given[0] and given[1] and given[0].value == Named(("builtins", "int")):
-            return Worth(tuple(int(part) for part in given[1].value), given[1].packages)
+        if (
+            name == "map"
+            and len(values) == 2
+            and values[0]
+            and values[1]
+            and values[0].value == ForeignName(("builtins", "int"))
+        ):
+            return Worth(tuple(int(part) for part in values[1].value), values[1].packages)
         return None
 
     def _run(
-        self, function: Function, given: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
+        self, function: Function, values: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
     ) -> Worth | None:
         """Return what a function answers. One that does more than work out a value answers nothing."""
-        node, scope = function.node, Scope(function.scope)
+        node, scope = function.node, ValueScope(function.scope)
         if any(ast.unparse(d.func if isinstance(d, ast.Call) else d) not in _CACHES for d in node.decorator_list):
             return None
         arguments = [*node.args.posonlyargs, *node.args.args]
@@ -297,12 +307,12 @@ class Evaluator:
             a.arg: self.worth(d, function.scope, depth)
             for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
         }
-        scope.names |= {a.arg: value for a, value in zip(arguments, given, strict=False)}
+        scope.names |= {a.arg: value for a, value in zip(arguments, values, strict=False)}
         scope.names |= named
         ended = self._body(node.body, scope, depth)
         return ended.answer if isinstance(ended, _Ended) else None
 
-    def _body(self, body: Sequence[ast.stmt], scope: Scope, depth: int) -> _Ended | None:
+    def _body(self, body: Sequence[ast.stmt], scope: ValueScope, depth: int) -> _Ended | None:
         """Run statements, and return how they ended: ``None`` where they go on."""
         for node in body:
             ended = self._statement(node, scope, depth)
@@ -310,7 +320,7 @@ class Evaluator:
                 return ended
         return None
 
-    def _statement(self, node: ast.stmt, scope: Scope, depth: int) -> _Ended | None:
+    def _statement(self, node: ast.stmt, scope: ValueScope, depth: int) -> _Ended | None:
         if isinstance(node, ast.Return):
             return _Ended(self.worth(node.value, scope, depth))
         if isinstance(node, ast.If):
@@ -329,16 +339,18 @@ class Evaluator:
         return _Ended(None)
 
     def bind(
-        self, node: ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign, scope: Scope, depth: int = 0
+        self, node: ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign, scope: ValueScope, depth: int = 0
     ) -> None:
         """Note what a statement gives names. A relative import must be absolute by then."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 chain = tuple(alias.name.split("."))
-                scope.names[alias.asname or chain[0]] = Worth(Named(chain if alias.asname else chain[:1]))
+                scope.names[alias.asname or chain[0]] = Worth(ForeignName(chain if alias.asname else chain[:1]))
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                scope.names[alias.asname or alias.name] = Worth(Named((*(node.module or "").split("."), alias.name)))
+                scope.names[alias.asname or alias.name] = Worth(
+                    ForeignName((*(node.module or "").split("."), alias.name))
+                )
         else:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             value = self.worth(node.value, scope, depth)
@@ -355,7 +367,7 @@ class Evaluator:
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def _compare(self, node: ast.Compare, scope: Scope, depth: int) -> Worth | None:
+    def _compare(self, node: ast.Compare, scope: ValueScope, depth: int) -> Worth | None:
         sides = [self.worth(each, scope, depth) for each in (node.left, *node.comparators)]
         pairs = [self._pair(*pair) for pair in zip(sides, node.ops, sides[1:], strict=False)]
         if failing := next((pair for pair in pairs if pair and not pair.value), None):
@@ -363,37 +375,43 @@ class Evaluator:
         return self._also(pairs[0], pairs) if None not in pairs else None
 
     @staticmethod
-    def _pair(left: Worth | None, relation: ast.cmpop, right: Worth | None) -> Worth | None:
+    def _pair(first: Worth | None, relation: ast.cmpop, second: Worth | None) -> Worth | None:
         """Return whether two values stand in a relation. Of Python, the patch release is not stated."""
-        if left is None or right is None or any(isinstance(side.value, (Named, Function)) for side in (left, right)):
+        if (
+            first is None
+            or second is None
+            or any(isinstance(side.value, (ForeignName, Function)) for side in (first, second))
+        ):
             return None
-        one, other, packages = left.value, right.value, left.packages | right.packages
+        one, another, packages = first.value, second.value, first.packages | second.packages
         if isinstance(relation, (ast.In, ast.NotIn)):
-            is_container = isinstance(other, (tuple, SpecifierSet))
-            return Worth((one in other) is isinstance(relation, ast.In), packages) if is_container else None
+            is_container = isinstance(another, (tuple, SpecifierSet))
+            return Worth((one in another) is isinstance(relation, ast.In), packages) if is_container else None
         if isinstance(relation, (ast.Is, ast.IsNot)):
-            is_none = one is None or other is None
-            return Worth((one is other) is isinstance(relation, ast.Is), packages) if is_none else None
-        if PYTHON in left.packages and isinstance(one, tuple) and isinstance(other, tuple):
-            is_exact = isinstance(relation, (ast.GtE, ast.Lt)) or one != other[: len(one)]
+            is_none = one is None or another is None
+            return Worth((one is another) is isinstance(relation, ast.Is), packages) if is_none else None
+        if PYTHON in first.packages and isinstance(one, tuple) and isinstance(another, tuple):
+            is_exact = isinstance(relation, (ast.GtE, ast.Lt)) or one != another[: len(one)]
             return (
-                Worth(_OPERATORS[_COMPARING[type(relation)]](one, other), packages)
-                if is_exact and len(other) <= len(one)
+                Worth(_OPERATORS[_COMPARING[type(relation)]](one, another), packages)
+                if is_exact and len(another) <= len(one)
                 else None
             )
-        if any(isinstance(value, (Version, _TorchText)) for value in (one, other)):
-            one, other = (value if isinstance(value, Version) else Version(str(value)) for value in (one, other))
-        is_alike = type(one) is type(other) or {type(one), type(other)} <= {int, float, bool}
-        return Worth(_OPERATORS[_COMPARING[type(relation)]](one, other), packages) if is_alike else None
+        if any(isinstance(value, (Version, _TorchText)) for value in (one, another)):
+            one, another = (value if isinstance(value, Version) else Version(str(value)) for value in (one, another))
+        if packages & _WITH_BUILDS and one == another and not isinstance(relation, (ast.GtE, ast.Lt)):
+            return None  # ``2.1.0+cu121`` is later than ``2.1.0``
+        is_alike = type(one) is type(another) or {type(one), type(another)} <= {int, float, bool}
+        return Worth(_OPERATORS[_COMPARING[type(relation)]](one, another), packages) if is_alike else None
 
-    def _joined(self, node: ast.BoolOp, scope: Scope, depth: int) -> Worth | None:
+    def _joined(self, node: ast.BoolOp, scope: ValueScope, depth: int) -> Worth | None:
         parts = [self.truth(each, scope, depth) for each in node.values]
         ends = isinstance(node.op, ast.Or)
         if decisive := next((part for part in parts if part and bool(part.value) is ends), None):
             return decisive
         return self._also(Worth(not ends), parts) if None not in parts else None
 
-    def _part(self, node: ast.Subscript, scope: Scope, depth: int) -> Worth | None:
+    def _part(self, node: ast.Subscript, scope: ValueScope, depth: int) -> Worth | None:
         base = self.worth(node.value, scope, depth)
         if base is None or not isinstance(base.value, (str, tuple, list)):
             return None
@@ -408,8 +426,8 @@ class Evaluator:
             )
         return self._made(lambda at: base.value[at], [self.worth(node.slice, scope, depth)], [base], spread=True)
 
-    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: Scope, depth: int) -> Worth | None:
-        (generator, *more), inner = node.generators, Scope(scope)
+    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: ValueScope, depth: int) -> Worth | None:
+        (generator, *more), inner = node.generators, ValueScope(scope)
         values = self.worth(generator.iter, scope, depth)
         if (
             more
@@ -419,32 +437,32 @@ class Evaluator:
             or not isinstance(values.value, (tuple, list))
         ):
             return None
-        made: list[Worth | None] = []
+        result: list[Worth | None] = []
         for value in values.value:
             inner.names[generator.target.id] = Worth(value, values.packages)
-            made.append(self.worth(node.elt, inner, depth))
-        return self._made(tuple, made)
+            result.append(self.worth(node.elt, inner, depth))
+        return self._made(tuple, result)
 
     @staticmethod
-    def _also(worth: Worth | None, others: Iterable[Worth | None]) -> Worth | None:
-        """Return a value with the packages that others come from."""
-        return worth and Worth(worth.value, worth.packages.union(*(each.packages for each in others if each)))
+    def _also(worth: Worth | None, sources: Iterable[Worth | None]) -> Worth | None:
+        """Return a value with the packages that sources come from."""
+        return worth and Worth(worth.value, worth.packages.union(*(each.packages for each in sources if each)))
 
     def _made(
         self,
         make: Callable[..., object],
         parts: Sequence[Worth | None],
-        others: Iterable[Worth] = (),
+        sources: Iterable[Worth] = (),
         *,
         spread: bool = False,
     ) -> Worth | None:
         """Return what is made of values, ``None`` where one is not known."""
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts) or any(isinstance(part.value, (Named, Function)) for part in known):
+        certain = [part for part in parts if part is not None]
+        if len(certain) < len(parts) or any(isinstance(part.value, (ForeignName, Function)) for part in certain):
             return None
-        values = [part.value for part in known]
-        made = make(*values) if spread else make(values)
-        return self._also(Worth(tuple(made) if isinstance(made, list) else made), [*known, *others])
+        values = [part.value for part in certain]
+        result = make(*values) if spread else make(values)
+        return self._also(Worth(tuple(result) if isinstance(result, list) else result), [*certain, *sources])
 
 
 @dataclass(frozen=True, slots=True)

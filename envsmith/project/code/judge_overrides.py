@@ -2,7 +2,8 @@
 
 A release that gives a method what it does not take, or does not give what it wants, calls it in vain: what its own
 method has without a default, what is known to be given (``matrix/given.yaml``), and less than is wanted by position.
-Only a method that fits other releases is told: what it leaves out in all of them, its author left out.
+Only a method that fits other releases is told: what it leaves out in all of them, its author left out. What it takes by
+position under a name of its own may be what is given.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _misfit(text: str, method: Presence, version: str, index: NameIndex) -> _Mis
     lacking = {name: answer.absent for name, (answer, state) in states.items() if state and name not in own}
     row = given_arguments().get(method.path)
     must = {name for name in lacking if (row and name in row.gives) or version not in index.optional(method.path, name)}
-    if must and not {"*", "**"} & {*words}:
+    renamed = {word.removesuffix("=") for word in positional(words)} - states.keys()
+    if len(must) > len(renamed) and not {"*", "**"} & {*words}:
         return _fitting(lacking, method, is_given=True)
     capacity = index.ask(method.path, f"#{len(required)}")
     if capacity and has(capacity, version) is False:

@@ -101,8 +101,12 @@ class Questions:
     def of(self, use: Use) -> Iterator[Presence]:
         """Yield the answer for each step of a use (``torch.cuda``, then ``torch.cuda.amp``), then for each argument.
 
-        A step that no release has is not a name that releases differ in: an object has it, or nothing does.
+        A step that no release has is not a name that releases differ in: an object has it, or nothing does. An import
+        asks for the root too: a distribution may drop one of several (``pkg_resources`` of setuptools).
         """
+        root = self._index.ask_module(use.chain[0]) if use.imported else None
+        if root is not None and root.absent and root.releases[0] in root.present:
+            yield root
         for depth in range(2, len(use.chain) + 1):
             presence = self.step(use, depth)
             if presence is None or not (presence.present or presence.unknown):
@@ -145,7 +149,7 @@ def outermost(needs: Sequence[NameNeed]) -> list[NameNeed]:
     for need in needs:
         steps = need.presence.path.split(".")
         count = len(steps) + (need.presence.argument is not None)
-        within = (".".join(steps[:depth]) for depth in range(2, count))
+        within = (".".join(steps[:depth]) for depth in range(1, count))
         by_module.setdefault(next((path for path in within if path in missing), None), []).append(need)
     outer = []
     for need in by_module.pop(None):
@@ -276,7 +280,7 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
     seen = refused.evidence if refused and refused.releases.contains(version) else ()
     for places in files.values():
         worst = min(places, key=lambda t: _GRAVEST.index(severity_of(t.use)))
-        lines = [t.where.partition(":")[2] for t in places if t is not worst]
+        lines = [line for t in places if t is not worst and (line := t.where.partition(":")[2])]
         again = f" (also in line {', '.join(lines[:_SHOWN])})" if lines else ""
         yield Finding(
             rule="code-argument" if presence.argument else "code-name",

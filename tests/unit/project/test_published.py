@@ -28,9 +28,10 @@ def index_of(
 _METADATA = "Metadata-Version: 2.1\nName: nobody-knows\nVersion: 1.2\n"
 
 
-def judged(index: Index, stated: str, earlier: Judgement | None = None) -> Judgement:
+def judged(index: Index, stated: str, earlier: Judgement | None = None, *, reads_measured: bool = False) -> Judgement:
     versions = dict(pair.split("==") for pair in stated.split())
-    return judge_published(versions, earlier or Judgement(status="unknown"), Platform.LINUX_64, lambda: index)
+    status = earlier or Judgement(status="unknown")
+    return judge_published(versions, status, Platform.LINUX_64, lambda: index, reads_measured=reads_measured)
 
 
 def test_a_requirement_that_a_stated_version_does_not_meet_is_an_error():
@@ -317,6 +318,17 @@ def test_what_a_function_takes_of_a_release_that_was_not_measured_is_read_where_
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
+def test_an_argument_that_a_release_which_was_not_measured_dropped_is_found_in_those_before():
+    user = index_of("1.2", source="def f():\n    import some_library\n    some_library.check(old=1)\n")
+    check = "def check({}): ..."
+    packages = Packages(user, library(*map(check.format, ("old", "old", "new", "new"))))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.3").findings
+
+    assert (finding.rule, finding.needs) == ("release-uses", {"some-library": "<2.2"})
+    assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
 def test_tests_that_a_release_brings_along_are_no_code_of_its_user():
     sources = {"nobody_knows/tests/test_a.py": "def f():\n    from transformers import AutoModelWithLMHead\n"}
     index = index_of("1.2")
@@ -370,10 +382,10 @@ def test_a_check_at_import_that_refuses_a_stated_version_is_an_error():
 @pytest.mark.parametrize(
     ("text", "protobuf", "needs"),
     [
-        ("A = _descriptor.FieldDescriptor(name='a')", "4.25.3", "<4"),
-        ("A = _descriptor.FieldDescriptor(name='a')", "3.20.3", None),
-        ("_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.30.0", ">=6.31.1,<8"),
-        ("_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.32.0", None),
+        ("from google.protobuf import descriptor as _descriptor\nA = _descriptor.FieldDescriptor(name='a')", "4.25.3", "<4"),
+        ("from google.protobuf import descriptor as _descriptor\nA = _descriptor.FieldDescriptor(name='a')", "3.20.3", None),
+        ("from google.protobuf import runtime_version as _runtime_version\n_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.30.0", ">=6.31.1,<8"),
+        ("from google.protobuf import runtime_version as _runtime_version\n_runtime_version.ValidateProtobufRuntimeVersion(\n    _runtime_version.Domain.PUBLIC,\n    6,\n    31,\n    1, '')", "6.32.0", None),
     ],
 )  # fmt: skip
 def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_import_runs_it(text, protobuf, needs):
@@ -388,7 +400,7 @@ def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_im
     )
 
 
-def test_the_functions_of_a_measured_release_are_read_too():
+def test_the_functions_of_a_measured_release_are_read_where_that_is_asked_for():
     class Projects:
         def __init__(self) -> None:
             self.index = index_of("0.17.0", source="def f():\n    import numpy\n    return numpy.NaN\n", name="wandb")
@@ -399,9 +411,18 @@ def test_the_functions_of_a_measured_release_are_read_too():
                 raise NotFoundError(f"The package index has no project {name}.")
             return self.index.project(name)
 
-    [finding] = judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings
+    [finding] = judged(Projects(), "wandb==0.17.0 numpy==2.0.0", reads_measured=True).findings
 
+    assert judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings == ()
     assert (finding.rule, finding.components) == ("release-uses", {"wandb": "0.17.0", "numpy": "2.0.0"})
+
+
+def test_a_module_of_another_name_than_its_distribution_is_read_too():
+    index = index_of("1.2", source="def f():\n    import pkg_resources\n")
+
+    [finding] = judged(index, "nobody-knows==1.2 setuptools==82.0.0").findings
+
+    assert (finding.rule, finding.components["setuptools"]) == ("release-uses", "82.0.0")
 
 
 def test_who_takes_from_a_release_that_cannot_be_read_hears_so():

@@ -8,7 +8,7 @@ import pytest
 
 from envsmith.knowledge.names.settled_source import SettledSources
 
-_STATED = {"flash-attn": "2.6.3", "torch": "2.1.0", "numpy": "1.26.4", "python": "3.11"}
+_STATED = {"flash-attn": "2.6.3", "torch": "2.1.0", "numpy": "1.26.4"}
 
 
 def settled(source: str, **others: str) -> str:
@@ -18,7 +18,7 @@ def settled(source: str, **others: str) -> str:
 def settled_sources(source: str, **others: str) -> tuple[str, SettledSources]:
     texts = {"pkg/__init__.py": source.encode(), **{f"pkg/{name}.py": text.encode() for name, text in others.items()}}
     sources = SettledSources(
-        texts, _STATED, lambda module: module.replace("_", "-"), lambda chain: chain[-1] != "newer_func"
+        texts, _STATED, "3.11", lambda module: module.replace("_", "-"), lambda chain: chain[-1] != "newer_func"
     )
     return ast.unparse(sources.parse("pkg/__init__.py", texts["pkg/__init__.py"])), sources
 
@@ -61,6 +61,7 @@ def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
         "torch.cuda.is_available() and version.parse(torch.__version__).local",
         "sys.version_info >= (3, 11, 4)",
         "hasattr(flash_attn, 'func')",
+        "torch.__version__ > '2.1.0'",
     ],
 )
 def test_what_nobody_stated_decides_nothing(condition):

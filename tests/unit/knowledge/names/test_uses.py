@@ -137,6 +137,7 @@ def test_it_is_noted_when_a_use_runs():
         "import torch\nif torch.__version__ >= '2':\n    pass\nelse:\n    torch.log",
         "import torch\nif hasattr(torch, 'log'):\n    torch.log",
         "import torch\ny = torch.log if hasattr(torch, 'log') else None",
+        "import torch\ny = None if 'log' not in dir(torch) else torch.log",
         "import torch\ndef f():\n    if not hasattr(torch, 'log'):\n        return None\n    return torch.log",
         "from contextlib import suppress\nwith suppress(ImportError):\n    from torch import log",
         "if is_torch_available():\n    from torch import log",

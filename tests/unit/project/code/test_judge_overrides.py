@@ -59,6 +59,7 @@ def test_a_method_that_wants_what_the_release_no_longer_gives_is_a_warning(tmp_p
         "create_model_card(self, model_name=None): ...",
         "create_optimizer(self): ...",
         "evaluate(self, data=None): ...",
+        "_get_train_sampler(self, dataset=None): ...",
         "__init__(self, model): ...",
         "mine(self, a, b): ...",
     ],
