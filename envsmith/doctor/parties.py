@@ -71,10 +71,10 @@ def _of_cluster(hit: Hit, message: str) -> Hit:
     if not {"Ray", "Python"} <= own.keys():
         return hit
     ends = [f"{name.lower()}=={cluster[name]}" for name, version in own.items() if version != cluster.get(name)]
-    said = {side: ", ".join(map(" ".join, parts.items())) for side, parts in (("cluster", cluster), ("own", own))}
-    wanted = " and ".join([f"ray=={cluster['Ray']}", *(each for each in ends if each.startswith("cloudpickle"))])
+    releases = {side: ", ".join(map(" ".join, parts.items())) for side, parts in (("cluster", cluster), ("own", own))}
+    requirements = " and ".join([f"ray=={cluster['Ray']}", *(each for each in ends if each.startswith("cloudpickle"))])
     needs = ends[0] if len(ends) == 1 else None
-    return hit.naming(wanted=wanted, cluster_python=cluster["Python"], needs=needs, **said)
+    return hit.naming(requirements=requirements, cluster_python=cluster["Python"], needs=needs, **releases)
 
 
 def owner_of(name: str) -> str | None:

@@ -220,7 +220,7 @@ def _filled(text: str, hit: Hit) -> str:
 
 
 # What is added to the groups of a hit: the conditions of variants may name it.
-_ADDED = ("needs", "told", "way", "header_package", "absent", "build", "ended", "platform", "parts", "wanted")
+_ADDED = ("needs", "told", "way", "header_package", "absent", "build", "ended", "platform", "parts", "requirements")
 # A release that a command asks for.
 _REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'|\b(pip install [A-Za-z][\w.-]*)$")
 
@@ -306,7 +306,8 @@ def requirement_of(hit: Hit) -> str | None:
     if not need or (tells != "need" and not spec):
         return None
     component = component_of(need)
-    name = component if component and (component == fold(need) or need.lower() == "pytorch") else need
+    names = components().by_name[component].distributions if component else ()
+    name = fold(need) if fold(need) in names else next(iter(names), need)
     return f"{name}{spec.replace(' ', '')}"
 
 

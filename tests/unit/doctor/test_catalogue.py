@@ -112,6 +112,11 @@ def test_the_same_id_in_two_files_is_refused(tmp_path):
             "te-version-incompatible",
             "transformer-engine>=2.8.0",
         ),
+        (
+            "Exception: flashinfer with minimum required version 0.2.5 is not installed.",
+            "package-version-pair",
+            "flashinfer-python>=0.2.5",
+        ),
     ],
 )
 def test_a_release_that_a_message_asks_for_is_the_fix(message, cause, fix):
