@@ -235,6 +235,8 @@ def _nearest_of(name: str | None, pin: str, offered: str) -> dict[str, str]:
     pinned = version_key(pin)
     if name is None or not keys or not pinned:
         return {}
+    if "+" in pin and public(pin) in texts:
+        return {name: f"=={public(pin)}"}
     above = next((text for key, text in keys if key > pinned), None)
     if above is None and keys[-1][1] == _PLACEHOLDERS.get(name):
         return {}
