@@ -235,6 +235,8 @@ def _nearest_of(name: str | None, pin: str, offered: str) -> dict[str, str]:
     pinned = version_key(pin)
     if name is None or not keys or not pinned:
         return {}
+    if "+" in pin and public(pin) in texts:
+        return {name: f"=={public(pin)}"}
     above = next((text for key, text in keys if key > pinned), None)
     if above is None and keys[-1][1] == _PLACEHOLDERS.get(name):
         return {}
@@ -318,10 +320,20 @@ def _broken(rows: Iterable[Row], name: str, environment: Mapping[str, str], buil
                 yield build
 
 
+def _may_be_met(row: Row, environment: Mapping[str, str]) -> bool:
+    """Return whether a floor may be meant: one of the host always, one of a package beside the releases that are stated."""
+    hosts = {name for name, component in components().by_name.items() if component.role is Role.HOST}
+    if row.needs.keys() <= hosts:
+        return True
+    stated = row.when.keys() & environment.keys()
+    return bool(stated or row.when.keys() & hosts) and all(row.when[n].contains(environment[n]) for n in stated)
+
+
 def _next_floor(rows: Sequence[Row], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the lowest floor that a component does not reach: the message says that it is too old."""
     for name in {name: None for row in rows for name in row.needs if name in environment and name != "gpu"}:
-        specs = [row.needs[name] for row in rows if name in row.needs and row.severity is Severity.ERROR]
+        meant = [row for row in rows if name in row.needs and row.severity is Severity.ERROR]
+        specs = [row.needs[name] for row in meant if _may_be_met(row, environment)]
         floors = [spec.text for spec in specs if spec.text[:2] == ">=" and not spec.contains(environment[name])]
         if ordered := sorted((key, text) for text in floors if (key := key_of(text[2:]))):
             return {name: ordered[0][1]}

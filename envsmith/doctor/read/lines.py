@@ -22,11 +22,9 @@ _PAIR = re.compile(
     r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t"
     r"|\s\|)\s{0,20}[`'\"]?(\S.{0,600})$"
 )
-# `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`, `transformers-4.49.0`: a name and a version alone on a line. NCCL's own
-# line (`NCCL version 2.21.5+cuda12.4`) is another's.
+# `CUDA 11.4`, `Python 3.8`, `flash-attn 2.8.3`, `transformers-4.49.0`: a name and a version alone on a line.
 _BARE = re.compile(
-    r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24}?)(?:\s{1,3}(?:version\s(?!\S{1,20}\+cuda))?|-(?=\d+\.\d))"
-    r"[vV]?(\d[\w.+]{0,40})\s*$"
+    r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24}?)(?:\s{1,3}|(?<!NCCL)\sversion\s|-(?=\d+\.\d))[vV]?(\d[\w.+]{0,40})\s*$"
 )
 # `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
 _MANY_GPUS = re.compile(

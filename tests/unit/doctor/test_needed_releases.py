@@ -78,6 +78,20 @@ def test_what_the_packages_agree_on_against_a_wish_is_what_fits():
     assert needs(text) == {"torch": "==1.10.1"}
 
 
+def test_a_build_that_an_index_does_not_have_names_its_release_where_the_index_has_that():
+    text = (
+        "Could not find a version that satisfies the requirement torch==1.10.0+cu113 (from versions: 1.9.1, {}1.10.1)"
+    )
+
+    assert needs(text.format("1.10.0, "))["torch"] == "==1.10.0"
+    assert needs(text.format(""))["torch"] == ">=1.10.1"
+
+
+@pytest.mark.parametrize("torchvision", ["torchvision: 0.17.1\n", ""])
+def test_a_floor_that_another_release_of_the_partner_has_is_not_asked_of_a_pair(torchvision):
+    assert "torch" not in needs(f"torch: 2.2.1\n{torchvision}RuntimeError: operator torchvision::nms does not exist")
+
+
 def test_where_the_packages_themselves_disagree_no_release_is_named():
     sides = "torchvision 0.21.0 depends on torch==2.6.0\n    torchaudio 2.6.0 depends on torch==2.7.0"
 
