@@ -91,8 +91,7 @@ def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
     # Old setuptools wrote requirements only beside PKG-INFO.
     requires = metadata.requires or parse_requires_txt(members.get("*/requires.txt", b""))
     return replace(
-        _facts(file, metadata),
-        requires=requires,
+        _facts(file, replace(metadata, requires=requires)),
         setup_imports=setup_imports(members.get("setup.py", b"")),
         cuda_minors=_toolkit_table(members),
     )

@@ -58,6 +58,13 @@ def test_requirements_of_pkg_info_win_over_the_file_beside_it(fetcher):
     assert read_release(fetcher, _publish(fetcher, "demo-1.0.tar.gz", _tar(members))).requires == ("torch>=1",)
 
 
+def test_a_file_of_requirements_that_are_none_is_refused(fetcher):
+    members = {"d/PKG-INFO": PKG_INFO, "d/d.egg-info/requires.txt": b"\n[all]\nopencv-python>=3.\n"}
+
+    with pytest.raises(ContentError, match="is not a requirement"):
+        read_release(fetcher, _publish(fetcher, "demo-1.0.tar.gz", _tar(members)))
+
+
 def test_a_zip_sdist_is_read_too(fetcher, make_wheel):
     file = _publish(fetcher, "demo-1.0.zip", make_wheel({"demo-1.0/PKG-INFO": PKG_INFO}))
     assert read_release(fetcher, file).requires_python == ">=3.8"
