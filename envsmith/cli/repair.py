@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envsmith.doctor.diagnosis import Diagnosis
-from envsmith.doctor.report import request_of
+from envsmith.doctor.repaired_set import request_of
 from envsmith.errors import UsageError
 
 

@@ -6,13 +6,13 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of
 from envsmith.doctor.mended_line import MendedLine
 from envsmith.doctor.messages import read_messages
-from envsmith.doctor.missing_names import MissingNameExplanation, explain
+from envsmith.doctor.missing_names import explain
 from envsmith.doctor.needed_releases import releases_for_finding
 from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
@@ -26,6 +26,9 @@ from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import PassedRun, Severity
+
+if TYPE_CHECKING:
+    from envsmith.doctor.name_explanation import MissingNameExplanation
 
 # A symbol of C++ may be that of a class of warnings.
 _SYMBOL = re.compile(r"\b_Z\w{2,400}")

@@ -11,7 +11,7 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.judge_messages import judge_messages_of_rules, of_loader
 from envsmith.doctor.judge_versions import of_finding
 from envsmith.doctor.last_words import judge_last_words
-from envsmith.doctor.missing_names import diagnosed_of
+from envsmith.doctor.name_explanation import diagnosed_of
 from envsmith.doctor.new_errors import judge_new_errors
 from envsmith.doctor.possible import judge_possible
 from envsmith.doctor.rank_failures import of_blame

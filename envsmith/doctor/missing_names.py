@@ -1,23 +1,18 @@
 """What the name index answers to a message about a missing name, as a finding: which package, which side, which releases.
 
-A name that went away or came is a matter of versions. One that no release has is a matter of spelling, one that every
-release has a matter of the installation, and a file of one's own may stand in the place of a package.
+A name that went away or came is a matter of versions, one that no release has a matter of spelling. What is there all
+the same is told in :mod:`envsmith.doctor.present_names`.
 """
 
 from __future__ import annotations
 
 import builtins
-import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 
 from envsmith.doctor.argument_owners import ArgumentOwners, owners_of_argument
 from envsmith.doctor.asked_members import AskedMember, asked_member
-from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
+from envsmith.doctor.diagnosis import Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import (
     Lack,
@@ -30,63 +25,40 @@ from envsmith.doctor.lacks import (
     rivals,
     shadowing_file,
 )
+from envsmith.doctor.name_explanation import (
+    PAIR,
+    SCRIPT,
+    MissingNameExplanation,
+    asker_of_name,
+    thing_of,
+    user_of_name,
+)
 from envsmith.doctor.needed_releases import asker_of, left_by_rules
 from envsmith.doctor.parties import caller_fix, owner_of
+from envsmith.doctor.present_names import (
+    another_copy,
+    bare_folder,
+    beside_checkout,
+    damaged,
+    everywhere,
+    in_a_circle,
+    is_wherever_its_owner_is,
+    not_compiled,
+    not_imported,
+    not_in_file,
+    not_set_yet,
+    shadowed,
+)
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.rewriting import Rewriting, is_borne, rewriting_of
-from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence, short_spec_of
 from envsmith.model.cell import Platform
-from envsmith.model.finding import Finding
-from envsmith.model.project_name import normal_name
-from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 
 _OF_PYTHON_2 = frozenset({"long", "unicode"})
-_PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")
-_SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
-_BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation", pattern=_PAIR.pattern)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MissingNameExplanation:
-    """What is said of a lack, of which ``presence`` is what was measured.
-
-    ``is_certain`` when releases or files are named, so that it says more than a general message.
-    """
-
-    rule: str
-    message: str
-    fix: str
-    components: Mapping[str, str]
-    presence: Presence | None = None
-    needs: Mapping[str, str] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
-    taxonomy: Taxonomy | None = None
-    severity: Severity = Severity.ERROR
-    weight: Weight = Weight.SAID
-    confidence: str = "medium"
-    is_certain: bool = True
-
-    @property
-    def failure(self) -> Taxonomy:
-        """Return the class of the failure: by default that of the package whose releases differ."""
-        if self.taxonomy or self.presence is None:
-            return self.taxonomy or _PAIR
-        own = words().own_causes.get(self.presence.distribution, self.rule)
-        return dataclasses.replace(_PAIR, cause=own)
-
-    @property
-    def evidence(self) -> tuple[Evidence, ...]:
-        """Return the files of every release that was measured."""
-        if self.presence is None or not self.presence.date:
-            return ()
-        releases = f"{self.presence.releases[0]} to {self.presence.releases[-1]}"
-        read = f"{len(self.presence.releases)} releases, read now" if self.presence.is_sample else "every release"
-        source = f"{self.presence.distribution} {releases}: files of {read}"
-        return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=self.presence.date),)
 
 
 def explain(
@@ -97,18 +69,18 @@ def explain(
     ``needs`` are the releases that end the other faults of what is stated: what is recommended is among them.
     """
     if shadow := shadowing_file(lack):
-        return _shadowed(lack, shadow)
+        return shadowed(lack, shadow)
     if lack.is_of_own_part and (lack.partial or index.distribution_of(lack.root)):
-        return _damaged(lack)
+        return damaged(lack)
     if lack.kind == "attribute" and (lack.name in _OF_PYTHON_2 or isinstance(getattr(builtins, lack.name, None), type)):
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
     if lack.file and not (index.distribution_of(lack.root) or listed_project(lack.root)):
-        return _not_in_file(lack, lack.file)
+        return not_in_file(lack, lack.file)
     if member := asked_member(lack, facts, index):
         return _asked(lack, member, installed_version(member.presence.distribution, facts))
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
-        return _bare_folder(lack)
+        return bare_folder(lack)
     if answer is None:
         if lack.is_of_model:
             return None
@@ -131,19 +103,19 @@ def explain(
         return _perhaps(lack, question, presence, version) if presence.absent else _unmeasured(lack, facts)
     inside = is_in(version, presence.present, presence.releases) if version else None
     if inside is not False and lack.kind in {"name", "module"} and index.is_compiled_module(question.path):
-        return _not_compiled(lack, question, presence, version)
+        return not_compiled(lack, question, presence, version)
     is_set_later = lack.kind == "member" and index.is_set_later(question.path)
     if is_set_later and inside is not False and (is_called or presence.releases[-1] in presence.present):
-        return _not_set_yet(lack, question, presence, version)
-    if lack.kind == "attribute" and _is_wherever_its_owner_is(lack, question, presence, index):
-        return _not_imported(lack, question, presence, version)
+        return not_set_yet(lack, question, presence, version)
+    if lack.kind == "attribute" and is_wherever_its_owner_is(lack, question, presence, index):
+        return not_imported(lack, question, presence, version)
     if inside and version:
-        return _another_copy(lack, question, presence, version)
+        return another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
         if lack.partial:
-            return _in_a_circle(lack, question, presence)
+            return in_a_circle(lack, question, presence)
         is_module = lack.kind == "attribute" and index.ask_module(question.path) is not None
-        return _always(lack, question, presence, version, is_module=is_module)
+        return everywhere(lack, question, presence, version, is_module=is_module)
     asker = _known_asker(lack, presence, facts, index)
     needed = _needed(presence, [*needs, *_needs_of(asker, presence, facts)])
     gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, importer=asker)
@@ -154,77 +126,6 @@ def explain(
     if rewriting:
         gone = _rewritten(gone, rewriting, lack, is_borne=is_borne(presence, facts))
     return _of_several(gone, rivals(lack, question, facts, index))
-
-
-def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequence[Hit]) -> Diagnosed:
-    """Return an explanation as a finding at the place of its message, in the class of a message that says the same."""
-    hit = lack.hit
-    severity, weight = explanation.severity, explanation.weight
-    if severity is Severity.ERROR and "warn" in hit.text.lower():
-        severity = Severity.WARNING
-    if severity is Severity.WARNING:
-        weight = min(weight, Weight.SYMPTOM)
-    twin = twins[0] if twins and explanation.needs else None
-    taxonomy = twin.signature.taxonomy if twin else explanation.failure
-    cause = twin.signature if twin and twin.signature.kind == "cause" and not _of_another(twin, explanation) else None
-    if cause and explanation.presence and _lacking((cause.fix,), explanation.presence):
-        cause = None
-    finding = Finding(
-        rule=explanation.rule,
-        severity=severity,
-        components=explanation.components,
-        needs=explanation.needs,
-        message=explanation.message,
-        evidence=explanation.evidence or hit.signature.evidence,
-        fix=f"{explanation.fix} {cause.fix}" if cause else explanation.fix,
-        symptom=hit.text[:300],
-        stage=hit.signature.stage,
-    )
-    taxonomy = dataclasses.replace(taxonomy, stage=hit.signature.stage)
-    diagnosed = hit.shown_by(finding, confidence=explanation.confidence, weight=hit.weighed(weight), taxonomy=taxonomy)
-    return dataclasses.replace(diagnosed, lines=_lines(explanation, cause.lines if cause else ()))
-
-
-def _of_another(twin: Hit, explanation: MissingNameExplanation) -> bool:
-    """Tell whether a message's advice is for another package than the one that asks for the name."""
-    components = set(twin.signature.components) - {explanation.presence.distribution if explanation.presence else None}
-    return bool(components) and not explanation.components.keys() <= set(twin.signature.components)
-
-
-def _lines(explanation: MissingNameExplanation, of_cause: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the commands of the message's cause, unless they may install a release that lacks the name."""
-    presence = explanation.presence
-    if presence is None or not explanation.lines:
-        return of_cause or explanation.lines
-    return explanation.lines if _lacking(of_cause, presence) or not of_cause else of_cause
-
-
-def _lacking(lines: Sequence[str], presence: Presence) -> set[str]:
-    """Return the releases that commands may install and that lack the name."""
-    specs = _installed(lines, presence.distribution)
-    return {release for spec in specs for release in spec.filter(presence.releases)} - presence.present
-
-
-def _installed(lines: Sequence[str], distribution: str) -> Iterator[SpecifierSet]:
-    """Yield the releases of a distribution that commands install."""
-    for word in (word for line in lines if " install " in line for word in line.replace("'", "").split()):
-        with contextlib.suppress(InvalidRequirement):
-            requirement = Requirement(word)
-            if normal_name(requirement.name) == distribution:
-                yield requirement.specifier
-
-
-# What is said in each case.
-
-
-def _thing(lack: Lack, question: Question) -> str:
-    if lack.kind == "positional":
-        return f"{lack.name} arguments by position of {question.path}"
-    if question.argument:
-        return f"the argument {question.argument} of {question.path}"
-    if lack.is_of_model:
-        return f"the model {question.path.rpartition('.')[2]}"
-    return f"the module {question.path}" if lack.kind == "module" else question.path
 
 
 def _needed(presence: Presence, needs: Sequence[Mapping[str, str]]) -> str:
@@ -270,10 +171,12 @@ def _gone(
     """
     name = presence.distribution
     lacking = f"{name} {version}" if version else f"The installed {name}"
-    asker = f" {importer[0]} asks for it." if importer else _asker(lack, name)
+    asker = f" {importer[0]} asks for it." if importer else asker_of_name(lack, name)
     other_way = f", or {''.join(importer)}" if importer and importer[1] else _other_way(lack, presence, version)
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
-    message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{presence.ranges()}.{asker}{successor}"
+    message = (
+        f"{lacking} does not have {thing_of(lack, question)}: it is in {name}{presence.ranges()}.{asker}{successor}"
+    )
     requirement = f"{name}{needed}"
     return MissingNameExplanation(
         rule="name-not-in-release",
@@ -281,7 +184,7 @@ def _gone(
         fix=f"Install {requirement}{other_way}.",
         weight=Weight.PROVED if version else Weight.SAID,
         confidence="high" if version else "medium",
-        components={name: version or "*", **({importer[0]: "*"} if importer else _user(lack, name))},
+        components={name: version or "*", **({importer[0]: "*"} if importer else user_of_name(lack, name))},
         needs={name: needed, **({importer[0]: importer[1]} if importer and importer[1] else {})},
         lines=(f"pip install '{requirement}'",),
         presence=presence,
@@ -374,10 +277,10 @@ def _required(lack: Lack, question: Question, presence: Presence, version: str |
     lacking = f"{name} {version}" if version else f"The installed {name}"
     return MissingNameExplanation(
         rule="name-not-in-release",
-        message=f"{lacking} wants {_thing(lack, question)}, which its caller does not give: {name}{spec} does not want it."
-        + _asker(lack, name),
+        message=f"{lacking} wants {thing_of(lack, question)}, which its caller does not give: {name}{spec} does not want it."
+        + asker_of_name(lack, name),
         fix=f"Install {name}{spec}, or a release of the caller that gives {question.argument}.",
-        components={name: version or "*", **_user(lack, name)},
+        components={name: version or "*", **user_of_name(lack, name)},
         needs={name: spec},
         lines=(f"pip install '{name}{spec}'",),
         presence=presence,
@@ -458,7 +361,7 @@ def _of_either(lack: Lack, owners: ArgumentOwners) -> MissingNameExplanation:
         rule="name-missing",
         message=f"{lack.owner}() and its caller are of different releases. What is called may be {fitting}.",
         fix="See which of them the code imports, and install the releases that it was written for.",
-        taxonomy=dataclasses.replace(_PAIR, cause="package-version-pair"),
+        taxonomy=dataclasses.replace(PAIR, cause="package-version-pair"),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={owner.presence.distribution: "*" for owner in owners.owners},
@@ -473,11 +376,11 @@ def _never(lack: Lack, question: Question, presence: Presence) -> MissingNameExp
     none = f"None of {len(presence.releases)} releases" if presence.is_sample else "No release"
     return MissingNameExplanation(
         rule="name-in-no-release",
-        message=f"{none} of {name} from {first} to {last} has {_thing(lack, question)}:"
+        message=f"{none} of {name} from {first} to {last} has {thing_of(lack, question)}:"
         f" it is misspelt, of another package or of a fork, older than {first} or newer than {last}."
-        + _asker(lack, name),
+        + asker_of_name(lack, name),
         fix=f"Look for the name in the code that asks for it. If it comes from a fork of {name}, install that.",
-        taxonomy=dataclasses.replace(_SCRIPT, cause="name-in-no-release"),
+        taxonomy=dataclasses.replace(SCRIPT, cause="name-in-no-release"),
         severity=Severity.WARNING,
         weight=Weight.SYMPTOM,
         confidence="high",
@@ -494,221 +397,14 @@ def _perhaps(lack: Lack, question: Question, presence: Presence, version: str | 
     earlier = f" Releases before {oldest} were not measured: they may have it, too." if is_older else ""
     return MissingNameExplanation(
         rule="name-not-in-release",
-        message=f"{name}{lacking} does not have {_thing(lack, question)}. Its other releases make names when they are"
-        f" imported, and may have it.{earlier}{_asker(lack, name)}",
+        message=f"{name}{lacking} does not have {thing_of(lack, question)}. Its other releases make names when they are"
+        f" imported, and may have it.{earlier}{asker_of_name(lack, name)}",
         fix=f"Install {name}{spec}{f' or {name}<{oldest}' if is_older else ''}, and look whether it has it.",
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
-        components={name: version or "*", **_user(lack, name)},
+        components={name: version or "*", **user_of_name(lack, name)},
         needs={} if is_older else {name: spec},
         presence=presence,
-    )
-
-
-def _another_copy(lack: Lack, question: Question, presence: Presence, version: str) -> MissingNameExplanation:
-    """Explain a name that the stated release has: what runs is another copy, or a damaged one."""
-    name = presence.distribution
-    return MissingNameExplanation(
-        rule="installed-is-another",
-        message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, its files are damaged,"
-        f" or it has this only beside an optional package that is not installed.{_asker(lack, name)}",
-        fix=f"{_look(lack, question, presence)} Then reinstall {name} into a clean environment.",
-        severity=lack.hit.signature.severity,
-        weight=Weight.SYMPTOM,
-        components={name: version},
-        lines=(f"pip install --force-reinstall --no-deps {name}=={version}",),
-        presence=presence,
-    )
-
-
-def _not_set_yet(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
-    """Explain a member that methods set on an instance, of a release that sets it or of one that is not known."""
-    name, spec = presence.distribution, presence.short_spec()
-    older = "" if version or not presence.absent else ", or the installed release is another"
-    is_foreign = bool(version and question.is_guess and presence.absent)
-    before = short_spec_of(presence.releases, set(presence.releases) - presence.present) if is_foreign else ""
-    return MissingNameExplanation(
-        rule="name-not-in-release",
-        message=f"{name}{spec} sets {_thing(lack, question)} on its objects while they are made or used: what sets it has"
-        f" not run for this one{older}.{_asker(lack, name)}",
-        fix=f"See where {name} sets {lack.name}, and on what condition."
-        + (f" If the installed release is another, install {name}{spec}." if older else "")
-        + (
-            f" {lack.owner} is of another package, written for {name}{before}: take that, or a newer release of it."
-            if before
-            else ""
-        ),
-        severity=lack.hit.signature.severity,
-        weight=Weight.SYMPTOM,
-        components={name: version or "*", **_user(lack, name)},
-        needs={name: before or spec} if older or before else {},
-        presence=presence,
-    )
-
-
-def _always(
-    lack: Lack, question: Question, presence: Presence, version: str | None, *, is_module: bool
-) -> MissingNameExplanation:
-    """Explain a name that every measured release has, where the installed one is not among them or not known."""
-    name, first = presence.distribution, presence.releases[0]
-    older = f"{name} {version} is not among them" if version else "the installed one is older"
-    if lack.kind == "member":  # a model's own code may have a class of that name
-        older = f"{older}, the class is another of that name (a model's own code)"
-    if is_module:  # Python before 3.10 says no more of a circle
-        older = f"it is a module that was not imported yet, {older}"
-    every = f"Each of {len(presence.releases)} releases" if presence.is_sample else "Every release"
-    return MissingNameExplanation(
-        rule="name-not-in-release",
-        message=f"{every} of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
-        f" another copy is imported, or its files are damaged.{_asker(lack, name)}",
-        fix=f"{_look(lack, question, presence)} "
-        + (f"Then install {name}>={first}." if version else f"Then install {name} again, not older than {first}."),
-        severity=lack.hit.signature.severity,
-        weight=Weight.SYMPTOM,
-        components={name: version or "*"},
-        needs={name: f">={first}"} if version else {},
-        lines=(f"pip install '{name}>={first}'" if version else f"pip install --force-reinstall --no-deps {name}",),
-        presence=presence,
-    )
-
-
-def _is_wherever_its_owner_is(lack: Lack, question: Question, presence: Presence, index: NameIndex) -> bool:
-    """Return whether a module is in every release that has the package around it, which was imported."""
-    around = index.ask_module(lack.owner) if "." in lack.owner and index.ask_module(question.path) else None
-    return around is not None and bool(presence.absent) and around.present <= presence.present
-
-
-def _not_imported(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
-    """Explain a module that its caller takes from the package around it, and that nothing has imported."""
-    name, user = presence.distribution, lack.user_of(presence.distribution)
-    return MissingNameExplanation(
-        rule="name-missing",
-        message=f"{lack.owner} has no {lack.name} yet: it is a module, every {name} with {lack.owner} has it, and nothing"
-        f" imported it.{_asker(lack, name)}",
-        fix=f"Import it by its own path (import {question.path}), or take the release of {user or 'its caller'} that was"
-        f" written for the installed {name}.",
-        taxonomy=dataclasses.replace(_PAIR, cause="package-version-pair"),
-        weight=Weight.SYMPTOM,
-        components={name: version or "*", **_user(lack, name)},
-        presence=presence,
-        is_certain=False,
-    )
-
-
-def _not_compiled(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
-    """Explain a compiled module that is not there."""
-    name = presence.distribution
-    releases = f" Of the files that were read those of {name}{presence.ranges()} have it." if presence.absent else ""
-    return MissingNameExplanation(
-        rule="broken-installation",
-        message=f"{question.path} is a compiled module of {name}, and it is not in what is imported: a folder of sources,"
-        f" files for another Python or machine, or files that were built without it.{releases}{_asker(lack, name)}",
-        fix=f"{_look(lack, question, presence)} Then reinstall {name} with this Python: pip takes the wheel that fits.",
-        taxonomy=_BROKEN,
-        components={name: version or "*"},
-        lines=(f"pip install --force-reinstall --no-deps {name}",),
-    )
-
-
-def _in_a_circle(lack: Lack, question: Question, presence: Presence) -> MissingNameExplanation:
-    """Explain a name that every release has, asked for while Python was still importing the package."""
-    root = lack.root
-    return MissingNameExplanation(
-        rule="imported-in-a-circle",
-        message=f"Python was still importing {root} when {_thing(lack, question)} was asked for. Every release of"
-        f" {presence.distribution} has it: a file {root}.py of your own stands in its place, or what {root} imports"
-        " imports it again.",
-        fix=f"Look for {root}.py beside the script and rename it. Without one, the first lines of the traceback that are"
-        " in no package show the file of yours that is imported twice: it has the name of a module of Python or of a"
-        " package.",
-        taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
-        severity=Severity.WARNING,
-        weight=Weight.SYMPTOM,
-        components={presence.distribution: "*"},
-        lines=(f"python -c 'import {root} as m; print(m.__file__)'",),
-    )
-
-
-def _look(lack: Lack, question: Question, presence: Presence) -> str:
-    """Return how to see what is imported, and what each answer means."""
-    root = presence.root or question.path.partition(".")[0]
-    is_module = lack.kind == "attribute" and "." in lack.owner
-    advice = f"Import it by its own path (import {question.path}), if it is a module. " if is_module else ""
-    return (
-        f"{advice}See what is imported: python -c 'import {root} as m; print(m.__file__)'. None is a folder {root}"
-        f" without __init__.py, a path outside of site-packages is a file or folder of yours: rename it."
-    )
-
-
-def _shadowed(lack: Lack, file: str) -> MissingNameExplanation:
-    return MissingNameExplanation(
-        rule="module-shadowed",
-        message=f"A file of your own is imported in the place of the package {lack.root}: {file}.",
-        fix=f"Rename {file}, and delete its folder __pycache__.",
-        taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
-        severity=Severity.WARNING,
-        confidence="high",
-        components={fold(lack.root): "*"},
-    )
-
-
-def _beside_checkout(lack: Lack, folder: str) -> MissingNameExplanation:
-    """Explain what a module lacks whose name a folder around the script has: Python may have taken that folder."""
-    return MissingNameExplanation(
-        rule="module-shadowed",
-        message=f"{lack.root} has no {lack.name}, and the script lies in a folder {folder}: Python may have imported a folder"
-        f" of that name in the place of the package, or an older {lack.root} is installed than this checkout.",
-        fix=f"See which {lack.root} is imported. Install the checkout (pip install -e .), and run the script elsewhere.",
-        taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
-        severity=Severity.WARNING,
-        weight=Weight.SYMPTOM,
-        components={fold(lack.root): "*"},
-        lines=(f"python -c 'import {lack.root} as m; print(m.__file__, m.__path__)'",),
-        is_certain=False,
-    )
-
-
-def _not_in_file(lack: Lack, file: str) -> MissingNameExplanation:
-    return MissingNameExplanation(
-        rule="name-not-in-file",
-        message=f"{file} does not have {lack.name}. It is of no installed package: no release of one is at fault.",
-        fix=f"Look into {file}: the name is misspelt, or was never written there, or the file is of another state of"
-        " the source tree than the one that imports it (git status).",
-        taxonomy=dataclasses.replace(_SCRIPT, cause="name-not-in-file"),
-        severity=Severity.WARNING,
-        confidence="high",
-        components={},
-    )
-
-
-def _damaged(lack: Lack) -> MissingNameExplanation:
-    """Explain a package that does not find a part of its own while it is imported."""
-    name = fold(lack.root)
-    return MissingNameExplanation(
-        rule="broken-installation",
-        message=f"{name} does not find {lack.owner}.{lack.name}, a part of its own, while it is imported: its files are"
-        " of two releases, or some are missing.",
-        fix=f"Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
-        taxonomy=_BROKEN,
-        components={name: "*"},
-        lines=(f"pip uninstall -y {name}", f"pip install --no-cache-dir {name}"),
-    )
-
-
-def _bare_folder(lack: Lack) -> MissingNameExplanation:
-    """Explain a package that Python took for a folder without ``__init__.py``, or that says no file of its own."""
-    name = component_of(lack.root) or fold(lack.root)
-    return MissingNameExplanation(
-        rule="broken-installation",
-        message=f"{lack.root} has no {lack.name} where Python looked, and says no file that it came from. It took a folder"
-        f" without __init__.py for {lack.root}, or the release that is installed has no such name.",
-        fix=f"See where Python looked. Rename a folder {lack.root} of your own. If there is none, the release of {name}"
-        " is not the one that the code was written for.",
-        taxonomy=_BROKEN,
-        weight=Weight.SYMPTOM,
-        components={name: "*"},
-        lines=(f"python -c 'import {lack.root} as m; print(m.__path__)'",),
-        is_certain=False,
     )
 
 
@@ -723,13 +419,13 @@ def _unmeasured(lack: Lack, facts: Facts) -> MissingNameExplanation | None:
     if not owner and lack.kind == "member":
         return None
     if lack.kind == "attribute" and "." not in lack.owner and (checkout := lack.checkout):
-        return _beside_checkout(lack, checkout)
+        return beside_checkout(lack, checkout)
     user = lack.user_of(owner)
     return MissingNameExplanation(
         rule="name-missing",
         message=_unmeasured_message(lack, owner),
         fix=("" if owner or lack.root else "Compare the call with what is called. ") + caller_fix(owner, user, facts),
-        taxonomy=dataclasses.replace(_PAIR, cause=words().own_causes.get(owner or "", "package-version-pair")),
+        taxonomy=dataclasses.replace(PAIR, cause=words().own_causes.get(owner or "", "package-version-pair")),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components=_versions([n for n in (owner, user) if n], facts),
@@ -757,17 +453,6 @@ def _called_package(lack: Lack) -> str | None:
     source = lack.frames[-1].source if lack.frames else ""
     roots = (fold(part.split(".")[0]) for part in source.replace("(", " ").split() if "." in part)
     return next((root for root in roots if component_of(root)), None)
-
-
-def _asker(lack: Lack, name: str) -> str:
-    if user := lack.user_of(name):
-        return f" {user} asks for it."
-    return f" Your own code asks for it ({lack.script})." if lack.script and not lack.script.startswith("<") else ""
-
-
-def _user(lack: Lack, name: str) -> dict[str, str]:
-    user = lack.user_of(name)
-    return {user: "*"} if user else {}
 
 
 def _versions(names: Sequence[str], facts: Facts) -> dict[str, str]:

@@ -14,16 +14,14 @@ from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.rule_conditions import Scene
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
-from envsmith.errors import UsageError
-from envsmith.frameworks import EXAMPLE, FRAMEWORKS, added_frameworks
+from envsmith.frameworks import FRAMEWORKS, added_frameworks
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.names.modules import distributions_by_module, near_module
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.model.cell import Request
-from envsmith.model.component import Role
+from envsmith.model.component import CARRIED, Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec, minor_of
+from envsmith.model.version import minor_of
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 # The order of components in a table.
@@ -314,7 +312,6 @@ def requirement_of(hit: Hit) -> str | None:
 # A repair as commands: the smallest change for pip, uv and conda. The repair itself was solved by ``check``.
 
 
-_FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
 # What torch declares and a wheel of its own brings: where only that is wrong, pinning it leaves torch alone.
 _WHEELS = ("nccl", "cudnn")
 
@@ -326,9 +323,9 @@ def commands_of(repair: Repair) -> Mapping[str, str]:
     removed = [c.component for c in repair.changes if c.new is None and c.component not in host_names]
     cell = repair.cell.components
     libraries = _single_libraries(changed, cell)
-    follows_torch = bool(set(changed) & _FOLLOWS) and not libraries
+    follows_torch = bool(set(changed) & set(CARRIED)) and not libraries
     torch = changed.get("torch") or (cell.get("torch") if follows_torch else None)
-    pins = {n: v for n, v in changed.items() if n not in _FOLLOWS | {"python", "torch"} | host_names}
+    pins = {n: v for n, v in changed.items() if n not in {*CARRIED, "python", "torch"} | host_names}
     commands = _installations(torch, backend_of(torch, cell.get("cuda")), pins, repair.cell.index)
     if libraries:
         _put_before(commands, libraries)
@@ -370,7 +367,7 @@ def _installations(
 
 def _single_libraries(changed: Mapping[str, str], cell: Mapping[str, str]) -> dict[str, str]:
     """Return the libraries with wheels of their own, when of what follows from torch nothing else changes."""
-    follows = set(changed) & _FOLLOWS
+    follows = set(changed) & set(CARRIED)
     major = (cell.get("cuda") or "").split(".")[0]
     if "torch" in changed or not follows or follows - set(_WHEELS) or not major.isdecimal():
         return {}
@@ -397,40 +394,3 @@ def backend_of(torch: str | None, cuda: str | None) -> str | None:
     if local:
         return local
     return None if cuda is None else "cpu" if cuda == "cpu" else "cu" + cuda.replace(".", "")
-
-
-def repaired(facts: Facts, repair: Repair) -> dict[str, str]:
-    """Return the given set after the repair, without what follows from torch where torch changed."""
-    changed = {c.component: c.new for c in repair.changes}
-    versions = {n: s.version for n, s in facts.components.items() if component_of(n)}
-    if "torch" in changed or "cuda" in changed:
-        versions = {n: v for n, v in versions.items() if n not in _FOLLOWS}
-    versions |= {n: v for n, v in changed.items() if v is not None}
-    return {n: v for n, v in versions.items() if changed.get(n, v) is not None}
-
-
-def request_of(repair: Repair) -> tuple[Request, str]:
-    """Return the request whose answer is the repair's cell, for the lock.
-
-    ``UsageError`` when it has no framework or no torch.
-    """
-    pins = repair.cell.components
-    if not repair.cell.frameworks or "torch" not in pins:
-        raise UsageError(
-            "Cannot lock the repaired set for --fix-to: it names no framework or no torch.",
-            hint=f"Run envsmith lock {EXAMPLE}, with the changes of the repair as --with.",
-        )
-    frameworks = {n: Spec.exactly(pins[n]) for n in repair.cell.frameworks}
-    chosen = [n for n in pins if n in {"torch", "cuda", "python"} or (n in repair.cell.chosen and n not in frameworks)]
-    by_name = components().by_name
-    constraints = {n: Spec.exactly(pins[n]) for n in chosen if by_name[n].role is not Role.HOST}
-    if "python" in constraints and pins["python"].count(".") == 1:
-        constraints["python"] = Spec.parse(pins["python"])
-    text = " ".join(
-        [f"--framework {n}=={pins[n]}" for n in frameworks] + [f"--with {n}=={pins[n]}" for n in constraints]
-    )
-    driver = pins.get("driver")
-    gpus = tuple(g for g in pins.get("gpu", "").split(",") if g)
-    return Request(
-        frameworks=frameworks, constraints=constraints, driver=driver, gpus=gpus, platform=repair.cell.platform
-    ), text

@@ -8,6 +8,7 @@ from typing import Any
 
 from envsmith.knowledge.graph.read import read_wheels
 from envsmith.knowledge.graph.torch_builds import Build, Device
+from envsmith.model.component import CARRIED
 from envsmith.model.rule import Knowledge
 from envsmith.model.version import version_key
 
@@ -34,7 +35,7 @@ def torch_json(root: Path, knowledge: Knowledge) -> list[dict[str, Any]]:
                 "index": build.index,
                 "date": build.date,
                 "python": list(pythons) if isinstance(pythons, list) else _pythons(build, knowledge),
-                **{name: getattr(build, name) for name in ("cuda", "nccl", "cudnn", "triton")},
+                **{name: getattr(build, name) for name in CARRIED},
                 "glibc": build.glibc,
                 "driver": _floor(knowledge, _DRIVER_RULE, "cuda", cuda) if cuda and cuda != "cpu" else None,
                 "archs": list(build.gpu or ()) or None,

@@ -9,6 +9,9 @@ from enum import Enum
 
 from envsmith.base.schema import Text, strict
 
+# What a wheel of torch carries, or declares in one release: where torch changes, this follows it.
+CARRIED = ("cuda", "nccl", "cudnn", "triton")
+
 
 class Role(str, Enum):
     """What part a component plays in a cell."""

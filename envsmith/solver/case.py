@@ -11,7 +11,7 @@ from packaging.version import Version
 from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform
-from envsmith.model.component import Role
+from envsmith.model.component import CARRIED, Role
 from envsmith.model.rule import Rule, RuleKind, Severity
 from envsmith.model.version import WORDS, Spec, local_cuda, parse_release, public, version_key
 from envsmith.solver.kernel import Domains, Net, bits
@@ -20,7 +20,6 @@ from envsmith.solver.solver import FOLLOWS, Solver
 from envsmith.solver.words import name_release
 
 # What a torch wheel carries.
-CARRIED = ("cuda", *FOLLOWS)
 # Some release of it is there; it is known to be absent.
 ANY, NONE = "*", "none"
 

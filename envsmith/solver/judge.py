@@ -18,12 +18,11 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from envsmith.model.cell import Platform, Request
-from envsmith.model.component import Role
+from envsmith.model.component import CARRIED, Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import PassedRun, Row, Rule, Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solver.case import (
-    CARRIED,
     Given,
     JudgementDraft,
     bits_of,

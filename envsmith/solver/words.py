@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from packaging.version import Version
 
 from envsmith.model.cell import Platform
+from envsmith.model.component import CARRIED
 from envsmith.model.finding import Finding
 from envsmith.model.rule import WHEELS_ONLY, WHEELS_OR_SOURCE, Evidence, Row, Rule, RuleKind, Severity
 from envsmith.model.version import WORDS, Spec, public, version_key
@@ -247,7 +248,7 @@ _SPECIAL: dict[str, _Sentence] = {
     "torch-wheels-platform": _platform_sentence,
     "torch-needs-glibc": _glibc_sentence,
 }
-_BUNDLES = frozenset(f"torch-bundles-{name}" for name in ("cuda", "nccl", "cudnn", "triton"))
+_BUNDLES = frozenset(f"torch-bundles-{name}" for name in CARRIED)
 
 
 def message_of(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:

@@ -18,7 +18,7 @@ from envsmith.doctor.mend.resolution import PackageChange, ResolvedTreatment, di
 from envsmith.doctor.mend.treatment import Treatment, treatment_of
 from envsmith.doctor.mend.trial import Ability, EnvironmentTrial, smoke_trial
 from envsmith.doctor.mend.twin import Twin, earlier, exchange, twin, undo
-from envsmith.doctor.report import repaired
+from envsmith.doctor.repaired_set import repaired
 from envsmith.errors import BuildError, ContentError, LockError, UsageError
 from envsmith.knowledge.graph.load import components
 from envsmith.lock.index.uv import Uv

@@ -17,13 +17,11 @@ from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.mend.environment import Environment
 from envsmith.doctor.report import backend_of
 from envsmith.knowledge.graph.load import components
-from envsmith.model.component import Component, Role
+from envsmith.model.component import CARRIED, Component, Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 
-# What torch brings. Where torch changes, its own metadata decides about them.
-_FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
 # Options of pip and uv that need nothing here: only what changes is installed, from files whose hash is known.
 _IDLE = frozenset({"-y", "-U", "--no-deps", "--no-cache-dir", "--upgrade", "-q", "--quiet"})
 
@@ -118,7 +116,7 @@ def _add_repair(repair: Repair, findings: Sequence[Finding], draft: _Draft) -> N
     for change in repair.changes:
         component = table.by_name[change.component]
         reason = _reason_of(change.component, findings)
-        if component.name in _FOLLOWS and (changed & {"torch", "cuda"}):
+        if component.name in CARRIED and (changed & {"torch", "cuda"}):
             continue
         if component.role is Role.HOST or component.name == "python" or not component.distributions:
             draft.by_hand.append(f"{component.name}: {change.old or 'none'} -> {change.new}  [{reason}]")

@@ -44,7 +44,7 @@ from envsmith.knowledge.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
 from envsmith.knowledge.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules
 from envsmith.knowledge.graph.wheel_files import catalogue
 from envsmith.model.cell import CellId, Platform
-from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.component import CARRIED, Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, sound_records
 from envsmith.model.rule import (
     Evidence,
@@ -360,8 +360,6 @@ class _TestedFile:
 # rule beside it, which says more.
 
 
-# What follows from torch stands in no row: the cell is named by what was chosen.
-_FOLLOWS = frozenset({"cuda", "nccl", "cudnn", "triton"})
 _STAGES = {
     Rung.LOCKED: "install",
     Rung.INSTALLED: "install",
@@ -408,7 +406,7 @@ def _failed_row(name: str, record: Record, table: ComponentTable) -> Row | None:
     when = {
         component: spec
         for component, spec in _specs_of(record, table).items()
-        if component not in _FOLLOWS and table.by_name[component].role is not Role.HOST
+        if component not in CARRIED and table.by_name[component].role is not Role.HOST
     }
     evidence = Evidence(kind=EvidenceKind.VALIDATED, source=f"record of {record.cell}: {name}", date=record.day)
     return Row(when=when, severity=Severity.WARNING, symptom=failure.symptom[:300], evidence=(evidence,))

@@ -15,11 +15,10 @@ from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import Day, Flag, Sha256, Text, each_once, strict, text_of
 from envsmith.knowledge.graph.fields import Sources, SpecText, Version
 from envsmith.model.cell import Platform
+from envsmith.model.component import CARRIED
 from envsmith.model.rule import WHEELS_ONLY, Evidence, Release, Row, Rule, RuleKind
 from envsmith.model.version import Spec
 
-# What a torch wheel carries or pins, in the order in which rules are made of it.
-BUNDLED = ("cuda", "nccl", "cudnn", "triton")
 _PTX = re.compile(r"compute_(\d+)[af]?")
 _CAUSE = {
     "cuda": "the build is made with that CUDA",
@@ -125,7 +124,7 @@ def torch_releases(builds: Iterable[Build]) -> list[Release]:
 def torch_rules(builds: Sequence[Build], devices: Sequence[Device]) -> list[Rule]:
     """Return the rules that every torch wheel carries in itself."""
     rules = []
-    for name in BUNDLED:
+    for name in CARRIED:
         carried = [(b, getattr(b, name)) for b in builds if getattr(b, name)]
         rows = [_needs(b, name, Spec.exactly(version), _CAUSE[name]) for b, version in carried]
         rules.append(Rule(id=f"torch-bundles-{name}", kind=RuleKind.BUNDLES, rows=tuple(rows), stage="install"))

@@ -7,7 +7,8 @@ import pytest
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
-from envsmith.doctor.report import commands_of, repaired, request_of
+from envsmith.doctor.repaired_set import repaired, request_of
+from envsmith.doctor.report import commands_of
 
 REPORT = "PyTorch version: 2.6.0+cu124\nPython version: 3.11.7\ndeepspeed version: 0.14.0\n"
 
