@@ -53,7 +53,8 @@ def judge_published(
     unknown: list[str] = []
     subjects = set(map(component_name, version_graph().unknown_releases(versions)))
     failures, end = 0, clock() + _LONGEST
-    for number, question in enumerate(_questions(versions, platform, faulty, subjects, reads_measured=reads_measured)):
+    uses = _uses(versions, is_proved=judgement.proof is not None) if reads_measured else None
+    for number, question in enumerate(_questions(versions, platform, faulty, subjects, uses)):
         try:
             _refuse(number, failures, end - clock())
             if release := _release(find(), question.name, question.version):
@@ -77,14 +78,16 @@ def _questions(
     platform: Platform,
     faulty: Container[str],
     subjects: Collection[str],
-    *,
-    reads_measured: bool,
+    uses: Callable[[IndexRelease], Iterable[Finding]] | None,
 ) -> Iterator[_Question]:
-    """Yield what is asked. ``subjects``, looked at then, are the releases of which later ones are asked what they bar."""
+    """Yield what is asked. ``subjects``, looked at then, are the releases of which later ones are asked what they bar.
+
+    ``uses`` tells what the code of a measured release takes, where that is asked.
+    """
 
     def of_measured(release: IndexRelease) -> Iterator[Finding]:
-        if reads_measured:
-            yield from release.uses(versions)
+        if uses:
+            yield from uses(release)
         yield from release.barred(versions, platform, subjects)
 
     unmeasured = version_graph().unknown_releases(versions)
@@ -92,9 +95,20 @@ def _questions(
     for name, version in unmeasured.items():
         if component_name(name) not in faulty:
             yield _Question(name=name, version=version, measured=False, answer=lambda r: r.faults(versions, platform))
-    for name, version in measured.items() if subjects or reads_measured else ():
+    for name, version in measured.items() if subjects or uses else ():
         if component_name(name) not in faulty:
             yield _Question(name=name, version=version, measured=True, answer=of_measured)
+
+
+def _uses(versions: Mapping[str, str], *, is_proved: bool) -> Callable[[IndexRelease], Iterator[Finding]]:
+    """Return what tells the uses of a release that fail: notes where a run of the set passed, which did without them."""
+
+    def uses(release: IndexRelease) -> Iterator[Finding]:
+        for finding in release.uses(versions):
+            message = f"{finding.message} A run of this set passed without it."
+            yield replace(finding, severity=Severity.NOTE, message=message) if is_proved else finding
+
+    return uses
 
 
 def _refuse(number: int, failures: int, seconds_left: float) -> None:

@@ -10,7 +10,7 @@ from envsmith.knowledge.graph.load import version_graph
 from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
-from envsmith.model.rule import Severity
+from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.published import judge_published
 from envsmith.project.published_release import import_root
@@ -400,21 +400,33 @@ def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_im
     )
 
 
+class Projects:
+    """An index with one project, whose release takes of numpy what 2.0 removed."""
+
+    def __init__(self) -> None:
+        self.index = index_of("0.17.0", source="def f():\n    import numpy\n    return numpy.NaN\n", name="wandb")
+        self.fetcher = self.index.fetcher
+
+    def project(self, name: str):
+        if name != "wandb":
+            raise NotFoundError(f"The package index has no project {name}.")
+        return self.index.project(name)
+
+
 def test_the_functions_of_a_measured_release_are_read_where_that_is_asked_for():
-    class Projects:
-        def __init__(self) -> None:
-            self.index = index_of("0.17.0", source="def f():\n    import numpy\n    return numpy.NaN\n", name="wandb")
-            self.fetcher = self.index.fetcher
-
-        def project(self, name: str):
-            if name != "wandb":
-                raise NotFoundError(f"The package index has no project {name}.")
-            return self.index.project(name)
-
     [finding] = judged(Projects(), "wandb==0.17.0 numpy==2.0.0", reads_measured=True).findings
 
     assert judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings == ()
     assert (finding.rule, finding.components) == ("release-uses", {"wandb": "0.17.0", "numpy": "2.0.0"})
+
+
+def test_what_a_set_that_passed_a_run_did_without_is_a_note():
+    proved = Judgement(status="ok", proof=Evidence(kind=EvidenceKind.VALIDATED, source="a record", date="2026-11-28"))
+
+    [finding] = judged(Projects(), "wandb==0.17.0 numpy==2.0.0", proved, reads_measured=True).findings
+
+    assert finding.severity is Severity.NOTE
+    assert finding.message.endswith("A run of this set passed without it.")
 
 
 def test_a_module_of_another_name_than_its_distribution_is_read_too():
