@@ -1,13 +1,16 @@
-"""Members that a package asks of an object whose class is one's own, written for other releases of the package.
+"""Members that a package asks of an object that is of no package, written for other releases of the package.
 
 ``'LLaDAModelLM' object has no attribute 'all_tied_weights_keys'``: no package has such a class. Of the classes that
-people derive theirs from (``bases`` of the words) one has the member in some releases and not in others.
+people derive theirs from (``bases`` of the words) one has the member in some releases and not in others. A constructor
+of such a base may ask before the class has set what it needs (``constructors``). ``'tuple' object has no attribute
+'get_seq_length'``: a package has a class with that member since a release, and got what went before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import Lack, bases_of, installed_version, is_in, likely_packages
@@ -17,25 +20,38 @@ from envsmith.knowledge.names.presence import Presence
 
 # The name of a member that tells whose it is has several words and so many letters.
 _TELLING = 8
+# Python's own types, of which a release may pass an object where a later one has a class.
+_PLAIN = {each.__name__: each for each in (tuple, list, dict, set, str, int, float, bool)}
+# How many classes of a package may have the member that a plain object lacks: an interface and what follows it.
+_FEW = 60
+
+Manner = Literal["asked", "handed", "early", "plain"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedMember:
-    """A member of ``base``, which the releases of ``presence`` have.
+    """A member of ``base``, which the releases of ``presence`` have, or have and ask for.
 
-    ``is_asked`` where the package itself asks for it, ``is_told`` where the text shows that it does.
+    ``manner``: the package itself asks, hands it down no longer, asks early, or got a plain object. ``is_told`` where the
+    text shows it.
     """
 
     base: str
     presence: Presence
-    is_asked: bool
+    manner: Manner
     is_told: bool
 
 
 def asked_member(lack: Lack, facts: Facts, index: NameIndex) -> AskedMember | None:
-    """Return the member of a base that an object of one's own lacks, or ``None`` where its own base is just too old."""
+    """Return the member that an object of no package lacks, or ``None`` where its own base is just too old."""
     name = lack.owner.rpartition(".")[2]
-    members = [*_changed(lack, index)] if lack.kind == "member" and name[:1].isupper() else []
+    if lack.kind != "member":
+        return None
+    if name in _PLAIN:
+        return _of_plain(lack, name, facts, index)
+    if late := _set_late(lack, name, facts, index):
+        return late
+    members = [*_changed(lack, index)] if name[:1].isupper() else []
     if not members or _is_of_package(name, index):
         return None
     own, likely = bases_of(name), set(likely_packages(name, lack, facts, index))
@@ -48,8 +64,48 @@ def asked_member(lack: Lack, facts: Facts, index: NameIndex) -> AskedMember | No
         if not (is_asked or _is_rare(lack.name)):
             continue
         is_told = bool(asking) and (base, presence) in spoken
-        return AskedMember(base=base, presence=presence, is_asked=is_asked, is_told=is_told)
+        return AskedMember(base=base, presence=presence, manner="asked" if is_asked else "handed", is_told=is_told)
     return None
+
+
+def _set_late(lack: Lack, name: str, facts: Facts, index: NameIndex) -> AskedMember | None:
+    """Return the constructor that asks a class of one's own for what it sets only after that constructor has run."""
+    of_name = (member for ending, member in words().constructors.items() if name.endswith(ending) and name != ending)
+    presence = index.ask(next(of_name, ""))
+    if presence is None:
+        return None
+    base, package = presence.path.rpartition(".")[0], presence.distribution
+    own = index.ask(f"{base}.{lack.name}")
+    is_of_base = own is None or bool(own.present)
+    is_elsewhere = bool(lack.frames) and all(frame.package != package for frame in lack.frames)
+    version = installed_version(package, facts)
+    if is_of_base or is_elsewhere or (version and is_in(version, presence.present, presence.releases) is False):
+        return None
+    if any(index.definitions(name, each) for each in {package, *likely_packages(name, lack, facts, index)}):
+        return None
+    is_told = any(frame.package == package and frame.function == "__init__" for frame in lack.frames)
+    return AskedMember(base=base, presence=presence, manner="early", is_told=is_told)
+
+
+def _of_plain(lack: Lack, name: str, facts: Facts, index: NameIndex) -> AskedMember | None:
+    """Return the class that a package has since a release, where an object of a type of Python's came in its place."""
+    if not _is_rare(lack.name) or hasattr(_PLAIN[name], lack.name):
+        return None
+    asking = lack.frames[-1].package if lack.frames else None
+    if lack.frames and asking not in index.distributions():
+        return None
+    of_bases = {index.distribution_of(base) or "": base for base in words().bases.values()}
+    likely = (asking,) if asking else tuple(likely_packages(name, lack, facts, index)) or tuple(of_bases)
+    classes = [path.rpartition(".")[0] for each in likely for path in index.callables_taking(lack.name, "", each)]
+    presences = [presence for path in classes[:_FEW] if (presence := index.ask(path))]
+    if not presences or len(classes) > _FEW or len({presence.distribution for presence in presences}) > 1:
+        return None
+    first = max(presences, key=lambda presence: len(presence.present))
+    version = installed_version(first.distribution, facts)
+    is_too_old = version and is_in(version, first.present, first.releases) is False
+    if is_too_old or any(presence.releases[0] not in presence.absent for presence in presences):
+        return None
+    return AskedMember(base=first.path, presence=first, manner="plain", is_told=bool(asking))
 
 
 def _changed(lack: Lack, index: NameIndex) -> Iterator[tuple[str, Presence]]:

@@ -202,24 +202,36 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
 
 
 def _asked(lack: Lack, member: AskedMember, version: str | None) -> MissingNameExplanation:
-    """Explain a member that a package asks of a class of one's own, or that its base no longer hands down."""
+    """Explain a member that a package asks of an object of no package, or that its base no longer hands down."""
     presence, base, attribute = member.presence, member.base, lack.name
     name, spec = presence.distribution, presence.short_spec()
     before = short_spec_of(presence.releases, set(presence.releases) - presence.present)
-    needed = before if member.is_asked else spec
-    if member.is_asked:
+    asking = ", nor whether it asks itself" if member.manner == "asked" else ""
+    unsure = "" if member.is_told or member.manner == "handed" else f" Nothing here says which {name} runs{asking}."
+    code = f"the code that brings {lack.owner}"
+    if member.manner == "asked":
         message = (
             f"{lack.owner} has no {attribute}, which {name}{spec} has on {base} and asks for: {name}{before} does not."
         )
-        message += "" if member.is_told else f" Nothing here says which {name} runs, nor whether it asks itself."
         way = f"let {lack.owner} derive from {base} and run its constructor, or define {attribute}"
+    elif member.manner == "early":
+        message = (
+            f"{lack.owner} has no {attribute} yet: the constructor of {base} asks for the vocabulary in {name}{spec}."
+        )
+        way = f"let {lack.owner} set {attribute} before it calls super().__init__()"
+    elif member.manner == "plain":
+        message = (
+            f"A {lack.owner} has no {attribute}: {name}{spec} has {base} in its place, which {name}{before} has not."
+        )
+        code, way = f"the code that passes the {lack.owner}", f"let it pass a {base.rpartition('.')[2]}"
     else:
         message = f"{lack.owner} has no {attribute}: a class that derives from {base} has it in {name}{spec} only."
         way = f"let {lack.owner} do without it"
+    needed = spec if member.manner == "handed" else before
     return MissingNameExplanation(
         rule="name-not-in-release",
-        message=message,
-        fix=f"Install {name}{needed}, or a newer release of the code that brings {lack.owner}; or {way}.",
+        message=message + unsure,
+        fix=f"Install {name}{needed}, or a newer release of {code}; or {way}.",
         severity=Severity.ERROR if member.is_told else Severity.WARNING,
         weight=Weight.SAID if member.is_told else Weight.SYMPTOM,
         components={name: version or "*"},

@@ -71,6 +71,7 @@ class Words:
     moved_names: Mapping[Text, Text]
     configurations: Mapping[Text, tuple[Text, ...]]
     bases: Mapping[Text, Text]
+    constructors: Mapping[Text, Text]
     given_arguments: Mapping[Text, Text]
     header_packages: Mapping[Text, Text]
     exceptions: Mapping[Text, Text]

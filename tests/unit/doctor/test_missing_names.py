@@ -777,6 +777,67 @@ def test_a_member_that_a_package_asks_of_a_class_of_ones_own_is_told_by_its_base
     assert dict(first(text, NameIndex.installed()).finding.needs) == needs
 
 
+CACHE = """  File "/env/lib/python3.11/site-packages/{package}/modeling.py", line 402, in forward
+    kv_seq_len += past_key_value.get_usable_length(kv_seq_len, self.layer_idx)
+"""
+EARLY = """  File "/home/me/tokenization_my.py", line 70, in __init__
+    super().__init__(**kwargs)
+  File "/env/lib/python3.11/site-packages/transformers/tokenization_utils.py", line 367, in __init__
+    self._add_tokens(
+  File "/home/me/tokenization_my.py", line 97, in vocab_size
+    return self.{member}.get_piece_size()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("AttributeError: 'BaichuanTokenizer' object has no attribute 'sp_model'", Severity.WARNING),
+        ("AttributeError: 'ChatGLMTokenizer' object has no attribute 'tokenizer'", Severity.WARNING),
+        (EARLY.format(member="enc") + "AttributeError: 'MyTokenizer' object has no attribute 'enc'", Severity.ERROR),
+    ],
+)
+def test_a_tokenizer_of_ones_own_that_its_base_asks_too_early_is_told_with_the_releases_before(text, severity):
+    finding = first(text, NameIndex.installed()).finding
+
+    assert (dict(finding.needs), finding.severity) == ({"transformers": "<4.34.0"}, severity)
+    assert "before it calls super().__init__()" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        (CACHE.format(package="transformers") + "AttributeError: 'list' object has no attribute 'get_usable_length'", Severity.ERROR),
+        ("transformers: 4.40.0\nAttributeError: 'tuple' object has no attribute 'get_seq_length'", Severity.WARNING),
+        ("AttributeError: 'tuple' object has no attribute 'to_legacy_cache'", Severity.WARNING),
+    ],
+)  # fmt: skip
+def test_an_object_of_pythons_own_in_the_place_of_a_class_that_came_is_told_with_the_releases_before(text, severity):
+    finding = first(text, NameIndex.installed()).finding
+
+    assert (dict(finding.needs), finding.severity) == ({"transformers": "<4.36.0"}, severity)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "transformers: 4.30.0\nAttributeError: 'MyTokenizer' object has no attribute 'sp_model'",
+        "  File \"/home/me/model.py\", line 3, in encode\n    self.enc\nAttributeError: 'MyTokenizer' object has no attribute 'enc'",
+        "AttributeError: 'Tokenizer' object has no attribute 'sp_model'",
+        CACHE.format(package="mine") + "AttributeError: 'list' object has no attribute 'get_usable_length'",
+        "transformers: 4.30.0\nAttributeError: 'tuple' object has no attribute 'get_seq_length'",
+        "import torch\nAttributeError: 'dict' object has no attribute 'load_state_dict'",
+        "import transformers\nAttributeError: 'str' object has no attribute 'to_json_string'",
+        "import transformers\nAttributeError: 'NoneType' object has no attribute 'get_seq_length'",
+        "import pydantic\nAttributeError: 'dict' object has no attribute 'model_dump'",
+    ],
+)  # fmt: skip
+def test_of_an_object_that_another_release_may_not_help_no_release_is_named(text):
+    found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
+
+    assert found is None or not found.finding.needs
+
+
 @pytest.mark.parametrize(
     "text",
     [
