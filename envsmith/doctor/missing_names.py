@@ -29,6 +29,7 @@ from envsmith.doctor.lacks import (
     overridden,
     rivals,
     shadowing_file,
+    with_module,
 )
 from envsmith.doctor.needed_releases import asker_of, left_by_rules
 from envsmith.doctor.parties import caller_fix, owner_of
@@ -96,6 +97,10 @@ def explain(
 
     ``needs`` are the releases that end the other faults of what is stated: what is recommended is among them.
     """
+    if lack.is_told:
+        if (borne_out := with_module(lack, facts, index)) is None:
+            return None
+        lack = borne_out
     if shadow := shadowing_file(lack):
         return _shadowed(lack, shadow)
     if lack.is_of_own_part and (lack.partial or index.distribution_of(lack.root)):
@@ -160,7 +165,8 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
     """Return an explanation as a finding at the place of its message, in the class of a message that says the same."""
     hit = lack.hit
     severity, weight = explanation.severity, explanation.weight
-    if severity is Severity.ERROR and "warn" in hit.text.lower():
+    is_told = lack.is_told and hit.signature.severity is Severity.WARNING
+    if severity is Severity.ERROR and (is_told or "warn" in hit.text.lower()):
         severity = Severity.WARNING
     if severity is Severity.WARNING:
         weight = min(weight, Weight.SYMPTOM)
