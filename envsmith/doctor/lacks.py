@@ -47,6 +47,8 @@ _IMPORTED = re.compile(r"\(((?![^)\n]*(?:(?:site|dist)-packages|lib/python3))[^(
 _SEARCHED, _QUESTIONS = 2, 120
 # How many classes may take an argument, so that its name alone says which is meant.
 _FEW = 4
+# Forms of a missing name that are known by the releases that lack it.
+_TOLD = frozenset({"bare", "told"})
 CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
 _OWN = frozenset({"self", "cls", "super", "super()", "print", "Traceback"})
 
@@ -90,6 +92,11 @@ class Lack:
     def is_of_model(self) -> bool:
         """Return whether a model is told that no package was asked for by its path: a newer release may have it."""
         return self.hit.signature.id.removeprefix(_ID) in words().lack_paths
+
+    @property
+    def is_told(self) -> bool:
+        """Return whether people say it, or a message that leaves out the module: true where releases differ in it."""
+        return self.hit.signature.id.removeprefix(_ID) in _TOLD
 
     @property
     def is_of_bare_folder(self) -> bool:
@@ -137,8 +144,8 @@ def lack_signatures() -> tuple[Signature, ...]:
             match={pattern: needle_of(pattern) for pattern in patterns},
             message=kind,
             fix="",
-            severity=Severity.ERROR if kind in {"name", "module", *words().lack_paths} else Severity.WARNING,
-            stage="import" if kind in {"name", "attribute", "module"} else "train",
+            severity=Severity.ERROR if kind in {"name", "module", "bare", *words().lack_paths} else Severity.WARNING,
+            stage="import" if kind in {"name", "attribute", "module", *_TOLD} else "train",
             group="python-version-pair",
             cause="package-version-pair",
             pattern="version-and-dependency-management",
@@ -159,7 +166,7 @@ def lack_of(hit: Hit, text: str) -> Lack:
     if path := words().lack_paths.get(kind):
         kind, owner = "name" if name else "module", path.format(owner=owner.replace("-", "_"))
     return Lack(
-        kind=kind,
+        kind="name" if kind in _TOLD else kind,
         owner=owner.strip("."),
         name=name,
         hit=hit,
@@ -195,6 +202,28 @@ def shadowing_file(lack: Lack) -> str | None:
     of_package = any(fold(f.package or "") == fold(lack.root) for f in lack.frames[-1:])
     named = re.search(rf"(?<![\w./\\]){re.escape(own)}\b", lack.around)
     return own if lack.partial and named and not of_package else None
+
+
+def with_module(lack: Lack, facts: Facts, index: NameIndex) -> Lack | None:
+    """Return a lack that is told with the module of its name, or ``None`` where no measured releases bear it out.
+
+    A message that leaves the module out is told by the imports around it, and by what the packages of the text import.
+    """
+    owners = [lack.owner] if lack.owner else []
+    if not owners:
+        takers = likely_packages("", lack, facts, index)
+        owners = [m for m, imported in _IMPORT.findall(lack.around) if lack.name in re.findall(r"\w+", imported)]
+        owners += [path.rpartition(".")[0] for path in index.taken(lack.name, takers)]
+    answers = {owner: index.ask(f"{owner}.{lack.name}") for owner in owners}
+    differing = {owner: each.distribution for owner, each in answers.items() if each and _is_borne_out(each, facts)}
+    return dataclasses.replace(lack, owner=next(iter(differing))) if len({*differing.values()}) == 1 else None
+
+
+def _is_borne_out(presence: Presence, facts: Facts) -> bool:
+    """Return whether releases differ, and the stated one is none that has the name."""
+    version = installed_version(presence.distribution, facts)
+    inside = is_in(version, presence.present, presence.releases) if version else None
+    return bool(presence.present and presence.absent) and inside is not True
 
 
 # Which question a message asks of the index.

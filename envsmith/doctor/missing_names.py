@@ -24,6 +24,7 @@ from envsmith.doctor.lacks import (
     overridden,
     rivals,
     shadowing_file,
+    with_module,
 )
 from envsmith.doctor.name_explanation import (
     PAIR,
@@ -68,6 +69,10 @@ def explain(
 
     ``needs`` are the releases that end the other faults of what is stated: what is recommended is among them.
     """
+    if lack.is_told:
+        if (borne_out := with_module(lack, facts, index)) is None:
+            return None
+        lack = borne_out
     if shadow := shadowing_file(lack):
         return shadowed(lack, shadow)
     if lack.is_of_own_part and (lack.partial or index.distribution_of(lack.root)):

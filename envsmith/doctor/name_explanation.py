@@ -91,7 +91,8 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
     """Return an explanation as a finding at the place of its message, in the class of a message that says the same."""
     hit = lack.hit
     severity, weight = explanation.severity, explanation.weight
-    if severity is Severity.ERROR and "warn" in hit.text.lower():
+    is_told = lack.is_told and hit.signature.severity is Severity.WARNING
+    if severity is Severity.ERROR and (is_told or "warn" in hit.text.lower()):
         severity = Severity.WARNING
     if severity is Severity.WARNING:
         weight = min(weight, Weight.SYMPTOM)

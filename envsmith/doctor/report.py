@@ -299,7 +299,9 @@ def requirement_of(hit: Hit) -> str | None:
     """Return the requirement that a message tells, as pip takes it: ``torch>=2.3``, or the package alone."""
     groups, tells = hit.groups, hit.signature.tells
     need = groups.get("need") if tells == "need" else tells
-    bounds = (f"{sign}{groups[name]}" for name, sign in (("exact", "=="), ("floor", ">=")) if name in groups)
+    bounds = (
+        f"{sign}{groups[name]}" for name, sign in (("exact", "=="), ("floor", ">="), ("ceiling", "<")) if name in groups
+    )
     spec = groups.get("spec") or next(bounds, "")
     if not need or (tells != "need" and not spec):
         return None

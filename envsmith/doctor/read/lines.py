@@ -26,6 +26,10 @@ _PAIR = re.compile(
 _BARE = re.compile(
     r"^[\s>*#-]{0,12}([A-Za-z][A-Za-z-]{2,24}?)(?:\s{1,3}|(?<!NCCL)\sversion\s|-(?=\d+\.\d))[vV]?(\d[\w.+]{0,40})\s*$"
 )
+# Using `timm-0.3.2`, with `mmcv==1.3.9`: a release in a sentence, marked as a piece of code.
+_MARKED = re.compile(
+    r"\b(?:[Uu]sing|[Ww]ith|[Oo]n|[Ii]nstalled|have) `([A-Za-z][A-Za-z-]{2,24})(?:-|==| )v?(\d[\w.+]{0,40})`"
+)
 # `4xRTX 4090`, `multiple RTX 4090 GPUs` in a sentence; the table of GPU names decides whether it is one.
 _MANY_GPUS = re.compile(
     r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA"
@@ -79,6 +83,8 @@ def read_lines(text: str, draft: Draft, source: str) -> None:
         if not 3 < len(line) < 800:
             continue
         _one_gpu(draft, line, source)
+        if "`" in line and (marked := _MARKED.search(line)) and not _CONDITIONAL.search(line):
+            _bare(draft, marked[1], marked[2], source)
         pair = _PAIR.match(line)
         if pair:
             _pair(draft, pair[1].strip(), pair[2].strip(" `'\"|,"), source)

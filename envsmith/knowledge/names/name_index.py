@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -171,6 +172,14 @@ class NameIndex:
         taking = {v for at, v in enumerate(releases) if any(bits >> at & 1 for _, bits in lines)}
         others = set(releases) - taking
         return (short_spec_of(releases, others) if others else "") if version in taking else None
+
+    def taken(self, name: str, distributions: Iterable[str]) -> tuple[str, ...]:
+        """Return the dotted paths with that last name which packages import from others, in any release."""
+        files = [file for each in distributions if (file := self._folder / f"{each}{TAKES}").is_file()]
+        line = re.compile(rf"^(\S+\.{re.escape(name)}) ", re.MULTILINE)
+        return tuple(
+            {path: None for file in files for _, text in NamesFile(file).texts() for path in line.findall(text)}
+        )
 
     def changed(self, name: str, what: str) -> tuple[str, ...]:
         """Return the packages in which an argument of a callable of that name came or went."""

@@ -881,3 +881,39 @@ def test_a_package_that_is_known_by_another_name_than_its_distribution_is_told_t
     text = "transformers: 4.30.0\nImportError: cannot import name 'Callback' from 'pytorch_lightning' (/e/pytorch_lightning/__init__.py)"
 
     assert first(text, NameIndex.installed()).finding.components
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        (
+            "Using `timm-0.3.2` is throwing `ImportError: cannot import name 'container_abcs'`.",
+            {"torch": "<1.9.0", "timm": ">=0.4.5"},
+        ),
+        (
+            "    from torch._six import container_abcs\nImportError: cannot import name 'container_abcs'",
+            {"torch": "<1.9.0"},
+        ),
+        ("when i install mmcv==2.0.x, find that mmcv remove runner from 2.0.x", {"mmcv": "<2.0.0"}),
+        ("PyTorch 2.0 removed `torch._six`, so the training script fails", {"torch": "<2.0.0"}),
+        ("there is no load_metric in datasets", {"datasets": "<3.0.0"}),
+        ("It seems that `mmcv.runner` does not exist any more.", {"mmcv": "<2.0.0"}),
+    ],
+)
+def test_a_name_without_its_module_and_peoples_own_words_are_borne_out_by_the_releases_that_lack_it(text, needs):
+    assert dict(first(text, NameIndex.installed()).finding.needs) == needs
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ImportError: cannot import name 'helper'",
+        "We removed dropout from the model. The optimizer.step was dropped.",
+        "mmcv==1.7.1: I removed mmcv.runner from my own checkout",
+        "there is no loss in train",
+    ],
+)
+def test_of_what_no_releases_differ_in_nothing_is_told(text):
+    diagnosed = first(text, NameIndex.installed())
+
+    assert diagnosed is None or diagnosed.finding.rule != "name-not-in-release"
