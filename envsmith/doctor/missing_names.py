@@ -684,11 +684,15 @@ def _not_in_file(lack: Lack, file: str) -> MissingNameExplanation:
 def _damaged(lack: Lack) -> MissingNameExplanation:
     """Explain a package that does not find a part of its own while it is imported."""
     name = fold(lack.root)
+    kernel = (
+        f" Or {name} was installed anew while the kernel ran, which holds parts of the old one." * lack.is_in_notebook
+    )
+    first = "Restart the kernel of the notebook first. If that is not enough: " * lack.is_in_notebook
     return MissingNameExplanation(
         rule="broken-installation",
         message=f"{name} does not find {lack.owner}.{lack.name}, a part of its own, while it is imported: its files are"
-        " of two releases, or some are missing.",
-        fix=f"Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
+        f" of two releases, or some are missing.{kernel}",
+        fix=f"{first}Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
         taxonomy=_BROKEN,
         components={name: "*"},
         lines=(f"pip uninstall -y {name}", f"pip install --no-cache-dir {name}"),
@@ -702,8 +706,9 @@ def _bare_folder(lack: Lack) -> MissingNameExplanation:
         rule="broken-installation",
         message=f"{lack.root} has no {lack.name} where Python looked, and says no file that it came from. It took a folder"
         f" without __init__.py for {lack.root}, or the release that is installed has no such name.",
-        fix=f"See where Python looked. Rename a folder {lack.root} of your own. If there is none, the release of {name}"
-        " is not the one that the code was written for.",
+        fix=f"See where Python looked. Rename a folder {lack.root} of your own. If it is a checkout of {name}, its"
+        " sources lie in a folder below it or have moved: take it from PYTHONPATH, and run pip install . in it again."
+        f" If there is none, the release of {name} is not the one that the code was written for.",
         taxonomy=_BROKEN,
         weight=Weight.SYMPTOM,
         components={name: "*"},
