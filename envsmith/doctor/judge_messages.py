@@ -11,8 +11,8 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.loader_lacks import with_builds, with_systems
 from envsmith.doctor.needed_releases import releases_for_message, sentence_of
 from envsmith.doctor.parties import class_of
-from envsmith.doctor.report import fix_of, lines_of, message_of, requirement_of
-from envsmith.doctor.signatures import Hit, Signature, taxonomy_of
+from envsmith.doctor.report import fix_of, lines_of, message_of, requirement_of, variant_of
+from envsmith.doctor.signatures import Hit, taxonomy_of
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 
@@ -64,7 +64,7 @@ def _of_message(hit: Hit, case: DiagnosisInput) -> Diagnosed:
         symptom=hit.text[:300],
         stage=signature.stage,
     )
-    taxonomy = class_of(hit) or _class_with_facts(signature, facts)
+    taxonomy = class_of(hit) or class_with_facts(hit, facts)
     confidence = "low" if signature.last and confidence == "medium" else confidence
     return _shown_at(hit, finding, confidence, hit.weighed(weight), taxonomy)
 
@@ -74,8 +74,11 @@ def _shown_at(hit: Hit, finding: Finding, confidence: str, weight: Weight, taxon
     return dataclasses.replace(diagnosed, lines=lines_of(hit, finding.fix or ""))
 
 
-def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
-    """Return the signature's class, but not that of a foreign toolkit where nvcc and torch have the same CUDA."""
+def class_with_facts(hit: Hit, facts: Facts) -> Taxonomy:
+    """Return the class of a variant or the signature's, but not a foreign toolkit's where nvcc and torch have the same CUDA."""
+    signature = hit.signature
+    if cause := variant_of(hit, facts, "cause"):
+        return dataclasses.replace(signature.taxonomy, cause=cause)
     toolkit, cuda = facts.version("toolkit"), facts.version("cuda")
     same = toolkit and cuda and toolkit.split(".")[:2] == cuda.split(".")[:2]
     if not (same and signature.kind == "consequence" and signature.cause == "cuda-major-mismatch"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from envsmith.doctor.case import DiagnosisInput
 from envsmith.doctor.diagnosis import Diagnosed, Weight
-from envsmith.doctor.judge_messages import is_mere_warning, twin_of
+from envsmith.doctor.judge_messages import class_with_facts, is_mere_warning, twin_of
 from envsmith.doctor.needed_releases import releases_for_finding
 from envsmith.doctor.report import better_fix
 from envsmith.doctor.signatures import Hit, taxonomy_of
@@ -24,7 +24,7 @@ def of_finding(finding: Finding, case: DiagnosisInput) -> Diagnosed:
     place = hit or twin
     stated = [case.facts.components.get(name) for name in finding.components]
     exact = all(s is None or (s.exact and s.strength >= 2) for s in stated)
-    taxonomy = twin.signature.taxonomy if twin else taxonomy_of(finding)
+    taxonomy = class_with_facts(twin, case.facts) if twin else taxonomy_of(finding)
     severity = twin.signature.severity if twin else Severity.ERROR if hit else finding.severity
     if not place and severity is Severity.ERROR and any(".dev" in version for version in finding.components.values()):
         severity = Severity.WARNING  # no release declares anything of a build that was made between releases

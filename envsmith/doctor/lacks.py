@@ -43,6 +43,8 @@ _CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w{2,60}[A-Z]\w{1,60}\b")
 _RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
 # The file that Python took for the module: `cannot import name 'a' from 'b' (/home/me/b.py)`.
 _IMPORTED = re.compile(r"\(((?![^)\n]*(?:(?:site|dist)-packages|lib/python3))[^()\n]{1,300}\.py)\)")
+# The cell of a notebook, in a traceback.
+_CELL = re.compile(r"\bCell In ?\[|<ipython-input-|\bipykernel_\d|(?m:^In \[\d{1,5}\])")
 # In how many packages a class is looked for by its name alone, and how many questions a message asks at most.
 _SEARCHED, _QUESTIONS = 2, 120
 # How many classes may take an argument, so that its name alone says which is meant.
@@ -113,6 +115,11 @@ class Lack:
     def script(self) -> str | None:
         """Return the file of one's own that asks, where the innermost call is in none of a package."""
         return self.frames[-1].file if self.frames and self.frames[-1].package is None else None
+
+    @property
+    def is_in_notebook(self) -> bool:
+        """Return whether a cell of a notebook asks: what its kernel imported before may be of an older installation."""
+        return _CELL.search(self.around) is not None
 
     @property
     def is_of_report(self) -> bool:

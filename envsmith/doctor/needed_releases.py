@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from envsmith.base.packed import Lazy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of
-from envsmith.doctor.rule_conditions import key_of
+from envsmith.doctor.rule_conditions import below, key_of
 from envsmith.doctor.signatures import Hit
 from envsmith.knowledge.graph.load import components, knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
@@ -284,14 +285,20 @@ def _left(rows: Sequence[Row], names: Collection[str], environment: Mapping[str,
 
 
 def _demanded(rows: Iterable[Row], name: str, environment: Mapping[str, str]) -> str | None:
-    """Return what the first row demands of a component, where the rest of the row is met and that is not."""
+    """Return what a row demands of a component, where its rest is met and that is not: the first floor below a ceiling."""
+    demands = list(_demands(rows, name, environment))
+    floor = next(iter(demands), "")
+    above = (text for text in demands if floor[:2] == ">=" and text[:1] == "<" and below(floor[2:], text[1:]))
+    return ",".join([floor, *itertools.islice(above, 1)]) or None
+
+
+def _demands(rows: Iterable[Row], name: str, environment: Mapping[str, str]) -> Iterator[str]:
     for row in rows:
         spec = row.needs.get(name)
         if spec is None or "||" in spec.text or (name in environment and spec.contains(environment[name])):
             continue
         if all(n in environment and each.contains(environment[n]) for n, each in row.when.items()):
-            return spec.text
-    return None
+            yield spec.text
 
 
 def _obeying(rows: Iterable[Row], names: Collection[str], name: str, environment: Mapping[str, str]) -> str | None:

@@ -170,11 +170,11 @@ def shadowed(lack: Lack, file: str) -> MissingNameExplanation:
 
 
 def beside_checkout(lack: Lack, folder: str) -> MissingNameExplanation:
-    """Explain what a module lacks whose name a folder around the script has: Python may have taken that folder."""
+    """Explain what a module lacks whose name a folder around the script or a clone has: Python may have taken that folder."""
     return MissingNameExplanation(
         rule="module-shadowed",
-        message=f"{lack.root} has no {lack.name}, and the script lies in a folder {folder}: Python may have imported a folder"
-        f" of that name in the place of the package, or an older {lack.root} is installed than this checkout.",
+        message=f"{lack.root} has no {lack.name}, and beside or around the script lies a folder {folder}: Python may have imported"
+        f" that in the place of the package, or an older {lack.root} is installed than this checkout.",
         fix=f"See which {lack.root} is imported. Install the checkout (pip install -e .), and run the script elsewhere.",
         taxonomy=dataclasses.replace(SCRIPT, cause="module-shadowed"),
         severity=Severity.WARNING,
@@ -202,11 +202,15 @@ def not_in_file(lack: Lack, file: str) -> MissingNameExplanation:
 def damaged(lack: Lack) -> MissingNameExplanation:
     """Explain a package that does not find a part of its own while it is imported."""
     name = fold(lack.root)
+    kernel = (
+        f" Or {name} was installed anew while the kernel ran, which holds parts of the old one." * lack.is_in_notebook
+    )
+    first = "Restart the kernel of the notebook first. If that is not enough: " * lack.is_in_notebook
     return MissingNameExplanation(
         rule="broken-installation",
         message=f"{name} does not find {lack.owner}.{lack.name}, a part of its own, while it is imported: its files are"
-        " of two releases, or some are missing.",
-        fix=f"Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
+        f" of two releases, or some are missing.{kernel}",
+        fix=f"{first}Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
         taxonomy=BROKEN,
         components={name: "*"},
         lines=(f"pip uninstall -y {name}", f"pip install --no-cache-dir {name}"),
@@ -220,8 +224,9 @@ def bare_folder(lack: Lack) -> MissingNameExplanation:
         rule="broken-installation",
         message=f"{lack.root} has no {lack.name} where Python looked, and says no file that it came from. It took a folder"
         f" without __init__.py for {lack.root}, or the release that is installed has no such name.",
-        fix=f"See where Python looked. Rename a folder {lack.root} of your own. If there is none, the release of {name}"
-        " is not the one that the code was written for.",
+        fix=f"See where Python looked. Rename a folder {lack.root} of your own. If it is a checkout of {name}, its"
+        " sources lie in a folder below it or have moved: take it from PYTHONPATH, and run pip install . in it again."
+        f" If there is none, the release of {name} is not the one that the code was written for.",
         taxonomy=BROKEN,
         weight=Weight.SYMPTOM,
         components={name: "*"},

@@ -194,7 +194,7 @@ def better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts, twin: Hit | N
 
 def message_of(hit: Hit, facts: Facts) -> str:
     """Return the message of a signature with what its hit names."""
-    if message := _variant(hit, facts, "message"):
+    if message := variant_of(hit, facts, "message"):
         return message
     groups = hit.groups
     message = _filled(hit.signature.message, hit)
@@ -226,7 +226,7 @@ _REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'|\b(pip install [A-Za-z
 def fix_of(hit: Hit, facts: Facts) -> str:
     """Return the fix of a signature, or a nearer one where the message or the facts name versions."""
     signature = hit.signature
-    if fix := fix_of_parties(hit) or _variant(hit, facts, "fix"):
+    if fix := fix_of_parties(hit) or variant_of(hit, facts, "fix"):
         return fix
     if requirement := requirement_of(hit):
         user = hit.groups.get("who")
@@ -245,8 +245,8 @@ def lines_of(hit: Hit, fix: str) -> tuple[str, ...]:
     return tuple(line for line in lines if not is_nearer or all("".join(r) in fix for r in _REQUIREMENT.findall(line)))
 
 
-def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
-    """Return the message or fix of the first variant whose conditions the hit meets."""
+def variant_of(hit: Hit, facts: Facts, part: str) -> str | None:
+    """Return the message, fix or cause of the first variant that has one and whose conditions the hit meets."""
     signature, groups = hit.signature, hit.groups
     if not signature.variants:
         return None

@@ -66,11 +66,12 @@ def _some(value: Any, _context: object) -> Any:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignatureVariant:
-    """What a signature says where ``when`` is met by the groups of its patterns and the facts."""
+    """What a signature says, and of which ``cause``, where ``when`` is met by the groups of its patterns and the facts."""
 
     when: Conditions
     message: Text | None = None
     fix: Text | None = None
+    cause: Text | None = None
 
 
 @strict

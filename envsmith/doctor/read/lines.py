@@ -103,11 +103,12 @@ def _one_gpu(draft: Draft, line: str, source: str) -> None:
 
 
 def _enumeration(draft: Draft, line: str, source: str) -> None:
-    """Read versions of two or more components named in one sentence, as people describe what they have."""
+    """Read versions of two or more components named in one sentence, as people describe what they have, or of CUDA alone."""
     if not draft.gpus and (many := _MANY_GPUS.search(line)) and gpu_architecture(many[2]):
         read_gpus(draft, f"{many[1] or 2} x {many[2].strip()}", single=False)
     named = _enumerated().findall(line)
-    if len({name.lower() for name, _ in named}) < 2 or _CONDITIONAL.search(line):
+    names = {name.lower() for name, _ in named}
+    if (len(names) < 2 and names != {"cuda"}) or _CONDITIONAL.search(line):
         return
     for name, version in named[:12]:
         if name.lower() == "cuda":

@@ -218,6 +218,19 @@ def test_an_attribute_that_a_package_lacks_in_itself_while_it_is_imported_means_
     assert first(text, index).finding.rule == "broken-installation"
 
 
+@pytest.mark.parametrize("cell", ["Cell In[10], line 14", "<ipython-input-3-34ecfe73cb1a> in <module>", "In [4]"])
+def test_a_package_that_differs_in_itself_in_a_notebook_may_have_been_installed_while_the_kernel_ran(index, cell):
+    text = (
+        f"{cell}\n---> 14 import datasets.parquet\n\nFile /opt/conda/lib/python3.10/site-packages/datasets/parquet.py:33\n"
+        "---> 33 from datasets.parts import Part\n\nImportError: cannot import name 'Part' from 'datasets.parts'"
+    )
+
+    finding = first(text, index).finding
+
+    assert finding.rule == "broken-installation"
+    assert finding.fix.startswith("Restart the kernel")
+
+
 def test_a_package_that_is_said_to_be_none_is_a_file_of_ones_own(index):
     finding = first("ModuleNotFoundError: No module named 'datasets.old'; 'datasets' is not a package", index).finding
 
@@ -351,6 +364,7 @@ def test_a_folder_in_the_place_of_a_package_is_no_matter_of_releases(index):
 
     assert (finding.rule, dict(finding.needs)) == ("broken-installation", {})
     assert "a folder without __init__.py" in finding.message
+    assert "run pip install . in it again" in finding.fix
 
 
 WRAPPED = """trl==0.24.0

@@ -279,6 +279,28 @@ def test_an_architecture_that_nvcc_dropped_is_not_said_to_be_too_new_for_it():
     assert only.finding.needs == {"toolkit": "<12"}
 
 
+@pytest.mark.parametrize(
+    ("log", "cause", "toolkit"),
+    [
+        (
+            "Ubuntu 16.04 and an Nvidia P6000 with Cuda 10.1.\n{}61\nerror: command '/usr/bin/nvcc' failed",
+            "nvcc-too-old-for-arch",
+            ">=8.0,<13",
+        ),
+        ("{}61'\nerror: command '/usr/bin/nvcc' failed with exit status 1", "nvcc-too-old-for-arch", ">=8.0,<13"),
+        ("nvcc: 13.0\n{}61'", "nvcc-too-new-for-arch", "<13"),
+        ("nvcc: 7.5\n{}61'", "nvcc-too-old-for-arch", ">=8.0"),
+        ("{}70'", "nvcc-too-new-for-arch", ">=9.0,<13"),
+        ("nvcc: 12.4\n{}35'", "nvcc-too-new-for-arch", "<12"),
+        ("I have CUDA 11.8 here.\n{}35'\nerror: command '/usr/bin/nvcc' failed", "nvcc-too-old-for-arch", "<12"),
+    ],
+)
+def test_an_old_architecture_is_too_new_or_dropped_by_the_cuda_that_is_stated(log, cause, toolkit):
+    root = judged(log.format("nvcc fatal   : Unsupported gpu architecture 'compute_")).root
+
+    assert (root.taxonomy.cause, root.finding.needs) == (cause, {"toolkit": toolkit})
+
+
 def test_a_part_that_open_mpi_leaves_out_by_itself_is_no_fault():
     log = "unable to open mca_btl_openib: librdmacm.so.1: cannot open shared object file: No such file or directory (ignored)"
 
