@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from envsmith.doctor.argument_owners import ArgumentOwners, owners_of_argument
@@ -51,7 +52,7 @@ from envsmith.doctor.present_names import (
     shadowed,
 )
 from envsmith.doctor.read.lines import component_of, fold
-from envsmith.doctor.rewriting import Rewriting, is_borne, rewriting_of
+from envsmith.doctor.rewriting import Rewriting, is_borne, nearest_name, rewriting_of
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence, short_spec_of
@@ -104,6 +105,11 @@ def explain(
         return _required(lack, question, presence, version) or _unmeasured(lack, facts)
     if not presence.present:
         if not presence.unknown:
+            if near := nearest_name(lack, question, index):
+                return _misspelt(lack, question, near)
+            is_upgraded = _is_upgraded(lack, presence.distribution)
+            if question.argument and lack.kind == "argument" and (is_called or is_upgraded):
+                return _handed_on(lack, question, presence, index.ask(question.path), is_upgraded=is_upgraded)
             return _never(lack, question, presence)
         return _perhaps(lack, question, presence, version) if presence.absent else _unmeasured(lack, facts)
     inside = is_in(version, presence.present, presence.releases) if version else None
@@ -402,6 +408,57 @@ def _never(lack: Lack, question: Question, presence: Presence) -> MissingNameExp
         weight=Weight.SYMPTOM,
         confidence="high",
         components={name: "*"},
+        presence=presence,
+    )
+
+
+def _misspelt(lack: Lack, question: Question, near: Presence) -> MissingNameExplanation:
+    """Explain a name that no release has, where a release has one that differs in its case or in a letter."""
+    name, right = near.distribution, near.path.rpartition(".")[2]
+    place = f" in {lack.script}" if lack.script else ""
+    return MissingNameExplanation(
+        rule="name-not-in-release" if near.absent else "name-in-no-release",
+        message=f"No release of {name} from {near.releases[0]} to {near.releases[-1]} has {thing_of(lack, question)}:"
+        f" {near.path} is in {name}{near.ranges()}.{asker_of_name(lack, name)}",
+        fix=f"Write {right} in the place of {lack.name}{place}"
+        + (f", with {name}{near.short_spec()}." if near.absent else "."),
+        taxonomy=None if near.absent else dataclasses.replace(SCRIPT, cause="name-in-no-release"),
+        severity=Severity.WARNING,
+        confidence="high",
+        components={name: "*"},
+        needs={name: near.short_spec()} if near.absent else {},
+        presence=near,
+    )
+
+
+def _is_upgraded(lack: Lack, name: str) -> bool:
+    """Return whether the text says that the failure came with another release of a package."""
+    change = r"\b(?:upgrad|updat|bump)\w{0,5}\b"
+    apart = r"[^\n]{0,30}(?<![\w.-])"
+    of_package = rf"{re.escape(name)}(?![\w-])"
+    pattern = rf"{change}{apart}{of_package}|(?<![\w.-]){of_package}[^\n]{{0,20}}{change}"
+    return re.search(pattern, lack.around, re.IGNORECASE) is not None
+
+
+def _handed_on(
+    lack: Lack, question: Question, presence: Presence, owner: Presence | None, *, is_upgraded: bool
+) -> MissingNameExplanation:
+    """Explain an argument of no release that a package hands on itself, or refuses since it was upgraded."""
+    name = presence.distribution
+    has_come = is_upgraded and owner is not None and owner.releases[0] in owner.absent and owner.present
+    before = short_spec_of(owner.releases, owner.absent) if owner and has_come else ""
+    since = f" {name}{before} has no {question.path}." if before else ""
+    return MissingNameExplanation(
+        rule="name-in-no-release",
+        message=f"No release of {name} from {presence.releases[0]} to {presence.releases[-1]} has {thing_of(lack, question)}:"
+        f" it comes from what {name} was given, the arguments of its caller or a file of another release.{since}",
+        fix=f"Install {f'{name}{before}' if before else f'the release of {name} with which it worked'}, or a newer release"
+        f" of the code that calls it. Where a file of settings has {question.argument}, take it out of that file.",
+        taxonomy=dataclasses.replace(PAIR, cause=words().own_causes.get(name, "package-version-pair")),
+        severity=Severity.WARNING,
+        weight=Weight.SYMPTOM,
+        components={name: "*"},
+        needs={name: before} if before else {},
         presence=presence,
     )
 

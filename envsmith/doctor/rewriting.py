@@ -21,6 +21,9 @@ from envsmith.errors import EnvsmithError
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
 
+# Shorter names are alike by chance.
+_LONG = 7
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewriting:
@@ -56,6 +59,30 @@ def rewriting_of(
             if _takes(taker, name, release, index):
                 return Rewriting(gone=question.argument, name=name, taker=taker)
     return None
+
+
+def nearest_name(lack: Lack, question: Question, index: NameIndex) -> Presence | None:
+    """Return the one name of a module that differs from what no release has in case or in a single letter."""
+    module, _, name = question.path.rpartition(".")
+    if question.argument or lack.kind not in {"name", "attribute"} or len(name) < _LONG:
+        return None
+    names = index.names_of(module)
+    alike = [each for each in names if _plain(each) == _plain(name)] or [each for each in names if _is_near(each, name)]
+    presence = index.ask(f"{module}.{alike[0]}") if len(alike) == 1 else None
+    return presence if presence and presence.present else None
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _is_near(name: str, other: str) -> bool:
+    """Return whether names differ in a letter behind the first: a digit makes another model."""
+    short, long = sorted((name, other), key=len)
+    at = next((at for at, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    is_longer = len(long) > len(short)
+    is_digit = any(map(str.isdigit, short[at : at + 1] + long[at : at + 1]))
+    return at > 0 and long[at + 1 :] == short[at + (not is_longer) :] and not is_digit
 
 
 def _successors(presence: Presence, argument: str) -> Iterator[str]:

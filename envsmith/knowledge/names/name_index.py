@@ -185,6 +185,13 @@ class NameIndex:
         """Return the packages in which an argument of a callable of that name came or went."""
         return changed(self._folder, name, what)
 
+    def names_of(self, module: str) -> frozenset[str]:
+        """Return the names that a module binds itself, in any release."""
+        name = self.distribution_of(module)
+        walk = self._walk(name) if name else None
+        facts = walk.module(module) if walk else None
+        return facts.names if facts else frozenset()
+
     def classes_with(self, module: str, member: str) -> tuple[str, ...]:
         """Return the dotted paths of the classes of a module whose body has that member, in any release."""
         name = self.distribution_of(module)

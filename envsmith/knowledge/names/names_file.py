@@ -192,6 +192,11 @@ class ModuleLines:
             self._read[name] = tuple(self._find(f"\n{name} "))
         return self._read[name]
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Return the names that a release binds in the module itself."""
+        return frozenset(re.findall(r"^([A-Za-z_]\w*) ", self._text, re.MULTILINE))
+
     def classes_with(self, member: str) -> tuple[str, ...]:
         """Return the classes whose body has a member of that name, in any release."""
         return tuple(dict.fromkeys(re.findall(rf"^(\w+)\.{re.escape(member)} ", self._text, re.MULTILINE)))

@@ -147,6 +147,55 @@ def test_a_name_of_no_release_is_no_matter_of_versions(index):
     assert "No release of datasets from 1.0 to 2.0 has datasets.core.gonne" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("message", "fix", "needs"),
+    [
+        ("AttributeError: module transformers has no attribute LLaMATokenizer", "Write LlamaTokenizer in the place of LLaMATokenizer", {"transformers": ">=4.28.0"}),
+        ("ImportError: cannot import name 'TrainingArgument' from 'transformers' (/e/transformers/__init__.py)", "Write TrainingArguments in the place of TrainingArgument", {}),
+    ],
+)  # fmt: skip
+def test_a_name_of_no_release_that_differs_in_case_or_a_letter_is_told_with_the_right_one(message, fix, needs):
+    finding = first(message, NameIndex.installed()).finding
+
+    assert finding.fix.startswith(fix)
+    assert dict(finding.needs) == needs
+
+
+@pytest.mark.parametrize("name", ["Qwen9ForCausalLM", "SomethingElse"])
+def test_a_name_that_differs_in_a_digit_is_another_model_and_not_misspelt(name):
+    text = f"ImportError: cannot import name '{name}' from 'transformers' (/e/transformers/__init__.py)"
+
+    assert first(text, NameIndex.installed()).finding.rule == "name-in-no-release"
+
+
+HANDED = """  File "/home/me/lora.py", line 80, in add_lora
+    PeftModel.from_pretrained(model, path, **params)
+  File "/env/lib/python3.10/site-packages/peft/utils/config.py", line 114, in from_pretrained
+    config = cls(**kwargs)
+TypeError: PeftConfig.__init__() got an unexpected keyword argument 'dtype'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        (HANDED, {}),
+        ("Upgrading to trl>0.9 throws TypeError: SFTConfig.__init__() got an unexpected keyword argument 'cache_dir'", {"trl": "<0.9.2"}),
+    ],
+)  # fmt: skip
+def test_an_argument_of_no_release_that_the_package_was_given_is_no_matter_of_spelling(text, needs):
+    diagnosed = first(text, NameIndex.installed())
+
+    assert "it comes from what" in diagnosed.finding.message
+    assert (diagnosed.taxonomy.cause, dict(diagnosed.finding.needs)) == ("package-version-pair", needs)
+
+
+def test_a_call_of_ones_own_with_an_argument_of_no_release_is_a_matter_of_spelling():
+    text = "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'cache_dir'"
+
+    assert "it is misspelt" in first(text, NameIndex.installed()).finding.message
+
+
 def test_a_name_that_the_stated_release_has_means_another_copy(index):
     finding = first("datasets: 1.0\nImportError: cannot import name 'gone' from 'datasets.old'", index).finding
 
