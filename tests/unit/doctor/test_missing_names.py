@@ -980,3 +980,9 @@ def test_of_what_no_releases_differ_in_nothing_is_told(text):
     diagnosed = first(text, NameIndex.installed())
 
     assert diagnosed is None or diagnosed.finding.rule != "name-not-in-release"
+
+
+def test_a_class_that_has_the_name_of_a_part_of_python_in_other_letters_is_none_of_python():
+    diagnosed = first("ImportError: cannot import name 'Cache'", NameIndex.installed())
+
+    assert diagnosed.finding.rule != "python-too-old"
