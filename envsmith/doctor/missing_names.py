@@ -653,11 +653,11 @@ def _shadowed(lack: Lack, file: str) -> MissingNameExplanation:
 
 
 def _beside_checkout(lack: Lack, folder: str) -> MissingNameExplanation:
-    """Explain what a module lacks whose name a folder around the script has: Python may have taken that folder."""
+    """Explain what a module lacks whose name a folder around the script or a clone has: Python may have taken that folder."""
     return MissingNameExplanation(
         rule="module-shadowed",
-        message=f"{lack.root} has no {lack.name}, and the script lies in a folder {folder}: Python may have imported a folder"
-        f" of that name in the place of the package, or an older {lack.root} is installed than this checkout.",
+        message=f"{lack.root} has no {lack.name}, and beside or around the script lies a folder {folder}: Python may have imported"
+        f" that in the place of the package, or an older {lack.root} is installed than this checkout.",
         fix=f"See which {lack.root} is imported. Install the checkout (pip install -e .), and run the script elsewhere.",
         taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
         severity=Severity.WARNING,
