@@ -128,10 +128,13 @@ class Lack:
 
     @property
     def checkout(self) -> str | None:
-        """Return the folder that has the module's name and holds the script that asks: a checkout of it, mostly."""
+        """Return the folder of the module's name that holds the script that asks, or into which the text clones it."""
         script = (self.script or "").replace("\\", "/")
         at = script.rfind(f"/{self.root}/") if self.root else -1
-        return script[: at + len(self.root) + 1] if at >= 0 else None
+        if at >= 0:
+            return script[: at + len(self.root) + 1]
+        cloned = rf"(?:git clone\s|-e git\+)\S{{1,120}}/{re.escape(self.root)}(?:\.git|[\s@]|$)"
+        return self.root if self.root and re.search(cloned, self.around) else None
 
 
 # The function of a frame that runs while a module is imported: of Python's, of Cython's, of IPython's that names none.

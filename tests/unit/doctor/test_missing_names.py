@@ -408,6 +408,18 @@ def test_an_import_says_whose_class_it_is(index):
     assert dict(first(text, index).finding.needs) == {"trl": "<2.0"}
 
 
+@pytest.mark.parametrize(
+    "line", ["!git clone https://github.com/me/shaper", "-e git+https://github.com/me/shaper.git@b7db6f9#egg=shaper"]
+)
+def test_a_package_that_is_cloned_beside_the_script_may_be_the_folder_of_the_clone(index, line):
+    text = f"{line}\nAttributeError: module 'shaper' has no attribute 'train'"
+
+    finding = first(text, index).finding
+
+    assert finding.rule == "module-shadowed"
+    assert "pip install -e ." in finding.fix
+
+
 def test_a_folder_in_the_place_of_a_package_is_no_matter_of_releases(index):
     finding = first("ImportError: cannot import name 'Loader' from 'datasets' (unknown location)", index).finding
 
