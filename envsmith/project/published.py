@@ -86,6 +86,7 @@ def _questions(
     """
 
     def of_measured(release: IndexRelease) -> Iterator[Finding]:
+        yield from release.contradicted(versions, platform, subjects)
         if uses:
             yield from uses(release)
         yield from release.barred(versions, platform, subjects)

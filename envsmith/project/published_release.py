@@ -94,6 +94,11 @@ class IndexRelease:
             sha256=read.sha256,
         )
 
+    def contradicted(self, versions: Mapping[str, str], platform: Platform, among: Container[str]) -> Iterator[Finding]:
+        """Yield what it declares and the stated releases of components ``among`` them contradict."""
+        stated = {name: each for name, each in stated_releases(versions).items() if each[0] in among}
+        yield from self._contradictions(stated, stated_python(versions), platform)
+
     def _contradictions(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
         for name, specifiers in declared(read_release(self._fetcher, self._file), python, platform).items():
             component, present = stated.get(name, ("", None))

@@ -400,6 +400,18 @@ def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_im
     )
 
 
+def test_what_a_measured_release_declares_of_an_unmeasured_one_is_an_error():
+    known = index_of("0.17.0", "Requires-Dist: nobody-knows<2\n", name="wandb")
+    packages = Packages(index_of("2.1"), known)
+    packages.by_name["wandb"] = known
+
+    findings = judged(packages, "wandb==0.17.0 nobody-knows==2.1").findings
+
+    assert [(f.rule, f.components, f.needs) for f in findings] == [
+        ("release-declares", {"wandb": "0.17.0", "nobody-knows": "2.1"}, {"nobody-knows": "<2"})
+    ]
+
+
 class Projects:
     """An index with one project, whose release takes of numpy what 2.0 removed."""
 
