@@ -972,6 +972,7 @@ def test_a_package_that_is_known_by_another_name_than_its_distribution_is_told_t
         ("when i install mmcv==2.0.x, find that mmcv remove runner from 2.0.x", {"mmcv": "<2.0.0"}),
         ("PyTorch 2.0 removed `torch._six`, so the training script fails", {"torch": "<2.0.0"}),
         ("there is no load_metric in datasets", {"datasets": "<3.0.0"}),
+        ("cannot find mmcv.runner in mmcv 2.0.1", {"mmcv": "<2.0.0"}),
         ("It seems that `mmcv.runner` does not exist any more.", {"mmcv": "<2.0.0"}),
     ],
 )
