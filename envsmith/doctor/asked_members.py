@@ -8,6 +8,7 @@ of such a base may ask before the class has set what it needs (``constructors``)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +23,8 @@ from envsmith.knowledge.names.presence import Presence
 _TELLING = 8
 # Python's own types, of which a release may pass an object where a later one has a class.
 _PLAIN = {each.__name__: each for each in (tuple, list, dict, set, str, int, float, bool)}
+# What a tokenizer keeps its vocabulary in: where no call is seen, only that is asked too early.
+_VOCABULARY = re.compile(r"vocab|tokenizer|(?:en|de)coder|^sp_|bpe|ranks")
 # How many classes of a package may have the member that a plain object lacks: an interface and what follows it.
 _FEW = 60
 
@@ -84,6 +87,8 @@ def _set_late(lack: Lack, name: str, facts: Facts, index: NameIndex) -> AskedMem
     if any(index.definitions(name, each) for each in {package, *likely_packages(name, lack, facts, index)}):
         return None
     is_told = any(frame.package == package and frame.function == "__init__" for frame in lack.frames)
+    if not is_told and (name.startswith("_") or not _VOCABULARY.search(lack.name)):
+        return None
     return AskedMember(base=base, presence=presence, manner="early", is_told=is_told)
 
 
@@ -103,9 +108,15 @@ def _of_plain(lack: Lack, name: str, facts: Facts, index: NameIndex) -> AskedMem
     first = max(presences, key=lambda presence: len(presence.present))
     version = installed_version(first.distribution, facts)
     is_too_old = version and is_in(version, first.present, first.releases) is False
-    if is_too_old or any(presence.releases[0] not in presence.absent for presence in presences):
+    member = index.ask(f"{first.path}.{lack.name}")
+    has_come_later = member is None or _oldest(member) != _oldest(first)
+    if is_too_old or has_come_later or any(presence.releases[0] not in presence.absent for presence in presences):
         return None
     return AskedMember(base=first.path, presence=first, manner="plain", is_told=bool(asking))
+
+
+def _oldest(presence: Presence) -> str:
+    return next((release for release in presence.releases if release in presence.present), "")
 
 
 def _changed(lack: Lack, index: NameIndex) -> Iterator[tuple[str, Presence]]:

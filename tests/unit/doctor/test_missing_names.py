@@ -904,6 +904,9 @@ def test_an_object_of_pythons_own_in_the_place_of_a_class_that_came_is_told_with
         "import torch\nAttributeError: 'dict' object has no attribute 'load_state_dict'",
         "import transformers\nAttributeError: 'str' object has no attribute 'to_json_string'",
         "import transformers\nAttributeError: 'NoneType' object has no attribute 'get_seq_length'",
+        "AttributeError: '_SentencePieceTokenizer' object has no attribute 'eod'\nmegatron-core 0.8",
+        "AttributeError: 'SimpleTokenizer' object has no attribute 'context_length'",
+        "import transformers\nAttributeError: 'list' object has no attribute 'apply_chat_template'",
         "import pydantic\nAttributeError: 'dict' object has no attribute 'model_dump'",
     ],
 )  # fmt: skip
