@@ -288,8 +288,8 @@ def _demanded(rows: Iterable[Row], name: str, environment: Mapping[str, str]) ->
     """Return what a row demands of a component, where its rest is met and that is not: the first floor below a ceiling."""
     demands = list(_demands(rows, name, environment))
     floor = next(iter(demands), "")
-    above = (text for text in demands if floor[:2] == ">=" and text[:1] == "<" and below(floor[2:], text[1:]))
-    return ",".join([floor, *itertools.islice(above, 1)]) or None
+    ceilings = (text for text in demands if floor[:2] == ">=" and text[:1] == "<" and below(floor[2:], text[1:]))
+    return ",".join([floor, *itertools.islice(ceilings, 1)]) or None
 
 
 def _demands(rows: Iterable[Row], name: str, environment: Mapping[str, str]) -> Iterator[str]:

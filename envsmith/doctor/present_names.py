@@ -205,12 +205,12 @@ def damaged(lack: Lack) -> MissingNameExplanation:
     kernel = (
         f" Or {name} was installed anew while the kernel ran, which holds parts of the old one." * lack.is_in_notebook
     )
-    first = "Restart the kernel of the notebook first. If that is not enough: " * lack.is_in_notebook
+    restart = "Restart the kernel of the notebook first. If that is not enough: " * lack.is_in_notebook
     return MissingNameExplanation(
         rule="broken-installation",
         message=f"{name} does not find {lack.owner}.{lack.name}, a part of its own, while it is imported: its files are"
         f" of two releases, or some are missing.{kernel}",
-        fix=f"{first}Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
+        fix=f"{restart}Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
         taxonomy=BROKEN,
         components={name: "*"},
         lines=(f"pip uninstall -y {name}", f"pip install --no-cache-dir {name}"),
