@@ -164,7 +164,7 @@ def _known_asker(lack: Lack, presence: Presence, facts: Facts, index: NameIndex)
     path = f"{lack.owner}.{lack.name}".rstrip(".")
     releases = {user: installed_version(user, facts) for user in users}
     taking = ((user, index.not_taking(path, user, version)) for user, version in releases.items() if version)
-    return asker_of(path, releases) or next(((user, others) for user, others in taking if others is not None), None)
+    return asker_of(path, releases) or next(((user, spec) for user, spec in taking if spec is not None), None)
 
 
 def _gone(

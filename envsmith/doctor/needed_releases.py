@@ -339,8 +339,8 @@ def _may_be_met(row: Row, environment: Mapping[str, str]) -> bool:
 def _next_floor(rows: Sequence[Row], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the lowest floor that a component does not reach: the message says that it is too old."""
     for name in {name: None for row in rows for name in row.needs if name in environment and name != "gpu"}:
-        meant = [row for row in rows if name in row.needs and row.severity is Severity.ERROR]
-        specs = [row.needs[name] for row in meant if _may_be_met(row, environment)]
+        demanding = [row for row in rows if name in row.needs and row.severity is Severity.ERROR]
+        specs = [row.needs[name] for row in demanding if _may_be_met(row, environment)]
         floors = [spec.text for spec in specs if spec.text[:2] == ">=" and not spec.contains(environment[name])]
         if ordered := sorted((key, text) for text in floors if (key := key_of(text[2:]))):
             return {name: ordered[0][1]}

@@ -76,9 +76,9 @@ def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def _is_near(name: str, other: str) -> bool:
+def _is_near(name: str, candidate: str) -> bool:
     """Return whether names differ in a letter behind the first: a digit makes another model."""
-    short, long = sorted((name, other), key=len)
+    short, long = sorted((name, candidate), key=len)
     at = next((at for at, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
     is_longer = len(long) > len(short)
     is_digit = any(map(str.isdigit, short[at : at + 1] + long[at : at + 1]))

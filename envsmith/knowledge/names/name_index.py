@@ -170,8 +170,8 @@ class NameIndex:
         parts = (part for module, _ in takes.texts() if (part := takes.module(module)))
         lines = [line for part in parts for line in part.of(path) if " @" not in line[0]]
         taking = {v for at, v in enumerate(releases) if any(bits >> at & 1 for _, bits in lines)}
-        others = set(releases) - taking
-        return (short_spec_of(releases, others) if others else "") if version in taking else None
+        lacking = set(releases) - taking
+        return (short_spec_of(releases, lacking) if lacking else "") if version in taking else None
 
     def taken(self, name: str, distributions: Iterable[str]) -> tuple[str, ...]:
         """Return the dotted paths with that last name which packages import from others, in any release."""

@@ -102,7 +102,7 @@ def _imports(tree: ast.Module, package: str) -> dict[str, Chain | None]:
             if isinstance(node, ast.ImportFrom):
                 name, chain = alias.asname or alias.name, (*absolute(node, package).split("."), alias.name)
             else:
-                whole = tuple(alias.name.split("."))
-                name, chain = (alias.asname, whole) if alias.asname else (whole[0], whole[:1])
+                path = tuple(alias.name.split("."))
+                name, chain = (alias.asname, path) if alias.asname else (path[0], path[:1])
             names[name] = chain if names.get(name, chain) == chain else None
     return names

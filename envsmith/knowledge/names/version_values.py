@@ -427,10 +427,10 @@ class Evaluator:
         return self._made(lambda at: base.value[at], [self.worth(node.slice, scope, depth)], [base], spread=True)
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: ValueScope, depth: int) -> Worth | None:
-        (generator, *more), inner = node.generators, ValueScope(scope)
+        (generator, *nested), inner = node.generators, ValueScope(scope)
         values = self.worth(generator.iter, scope, depth)
         if (
-            more
+            nested
             or generator.ifs
             or values is None
             or not isinstance(generator.target, ast.Name)
