@@ -115,6 +115,8 @@ NOTHING_FAILED = {
     "OS: macOS 14.5 (arm64)\nIs CUDA available: False\nCUDA runtime version: No CUDA\n[pip3] torch==2.3.0\n",
     "a plugin of RCCL that nobody needs": "mi250:42:42 [0] NCCL INFO NET/Plugin : dlerror=librccl-net.so: cannot open"
     " shared object file: No such file or directory No plugin found (librccl-net.so), using internal implementation\n",
+    "a notice of xFormers": "A matching Triton is not available, some optimizations will not be enabled.\n"
+    "Error caught was: No module named 'triton'\nprepare tokenizer\n",
     "steps of an installation": "## Installation\n1. Install PyTorch >= 1.10\n2. Install NVIDIA Apex\n",
     "an issue that a README knows": "## Known issues\n- On old drivers you may see `CUDA Setup failed despite GPU being"
     " available`: update bitsandbytes.\n",
