@@ -12,7 +12,6 @@ from envsmith.doctor.parties import OWNED, symbol_in, with_parties, with_peer
 from envsmith.doctor.refusals import only_refusals, with_refusal
 from envsmith.doctor.signatures import Hit, catalogue, find_hits
 
-
 # xFormers names what it does without, and goes on.
 _NOTICE = re.compile(r"A matching Triton is not available|Error caught was: No module named 'triton'")
 
