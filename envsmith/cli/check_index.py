@@ -24,7 +24,8 @@ def judge_by_index(
 ) -> Judgement:
     """Return a judgement of versions with what the index says of unknown releases, or why it did not.
 
-    ``reads_measured`` reads the code of the other releases too. ``misspelt`` are names that are like those of components: ``UsageError`` for one that the index does not have.
+    ``reads_measured`` reads the code of the other releases too. ``misspelt`` are names that are like those of
+    components: ``UsageError`` for one that the index does not have.
     """
     if unreached := tuple(_unreached(misspelt)):
         return replace(judgement, unknown=(*judgement.unknown, *unreached))

@@ -12,9 +12,6 @@ from envsmith.doctor.parties import OWNED, symbol_in, with_parties, with_peer
 from envsmith.doctor.refusals import only_refusals, with_refusal
 from envsmith.doctor.signatures import Hit, catalogue, find_hits
 
-# xFormers names what it does without, and goes on.
-_NOTICE = re.compile(r"A matching Triton is not available|Error caught was: No module named 'triton'")
-
 
 def read_messages(text: str, source: str) -> list[Hit]:
     """Return the messages of a text with what they are about.
@@ -24,8 +21,6 @@ def read_messages(text: str, source: str) -> list[Hit]:
     messages = []
     for hit in find_hits(text, source, (*catalogue().signatures, *lack_signatures())):
         symbol = symbol_in(hit.text)
-        if _NOTICE.search(hit.text):
-            continue
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
         named = _with_parts(with_conflict(with_peer(with_parties(hit, text), text), text), text)

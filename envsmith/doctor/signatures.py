@@ -460,9 +460,9 @@ def _search(text: _Text, signature: Signature, pattern: str, needles: Iterable[s
 def _is_only_written(text: str, start: int, position: int) -> bool:
     """Return whether a program holds a message in its source, or somebody says what to do if it comes: nothing said it.
 
-    The lines of source that a traceback quotes did run.
+    The lines of source that a traceback quotes did run. A notice of what a library does without says no failure.
     """
-    if _compiled(words().supposed).search(text, start, position):
+    if _compiled(words().supposed).search(text, start, position) or _compiled(words().notices).match(text, start):
         return True
     before = text[text.rfind("\n", 0, max(0, start - 1)) + 1 : start]
     return bool(_compiled(words().source).match(text, start)) and not _compiled(words().quoted_by).match(before)

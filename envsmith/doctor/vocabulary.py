@@ -62,6 +62,7 @@ class Words:
     source: Pattern
     quoted_by: Pattern
     supposed: Pattern
+    notices: Pattern
     chained: Pattern
     named_cause: Pattern
     lacks: Mapping[Text, tuple[Pattern, ...]]

@@ -46,7 +46,8 @@ def judge_published(
 ) -> Judgement:
     """Return a judgement of versions with what unknown releases among them ask for, and the others do not give.
 
-    ``reads_measured`` reads what the code of the other releases takes too. What the index does not tell is said in ``unknown``. A release that an error names already is not asked for.
+    ``reads_measured`` reads what the code of the other releases takes too. What the index does not tell is said in
+    ``unknown``. A release that an error names already is not asked for.
     """
     faulty = {name for f in judgement.findings if f.severity is Severity.ERROR for name in f.components}
     findings: list[Finding] = []
