@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from envsmith.errors import EnvsmithError, NetworkError
+from packaging.requirements import Requirement
+
+from envsmith.errors import ContentError, EnvsmithError, NetworkError
 from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.lock.index.index import PackageIndex, quick_index
 from envsmith.model.cell import Platform
@@ -15,7 +17,10 @@ from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.code.judge_uses import component_name
+from envsmith.project.published_later import Declared
 from envsmith.project.published_release import IndexRelease
+from envsmith.project.published_shared import disagreements
+from envsmith.project.published_stated import stated_python, stated_releases
 
 # A person waits: how many releases are asked for, the seconds after which no further one is, and the failures in a row.
 _MOST, _LONGEST, _FAILURES = 8, 40.0, 2
@@ -54,11 +59,14 @@ def judge_published(
     unknown: list[str] = []
     subjects = set(map(component_name, version_graph().unknown_releases(versions)))
     failures, end = 0, clock() + _LONGEST
+    declarations: dict[IndexRelease, Declared] = {}
     uses = _uses(versions, is_proved=judgement.proof is not None) if reads_measured else None
     for number, question in enumerate(_questions(versions, platform, faulty, subjects, uses)):
         try:
             _refuse(number, failures, end - clock())
             if release := _release(find(), question.name, question.version):
+                with suppress(NetworkError, ContentError):
+                    declarations[release] = release.declared(stated_python(versions), platform)
                 findings.extend(question.answer(release))  # as far as they come
                 of = f"what {question.name} {question.version} takes of"
                 unknown.extend(f"{of} {unread}" for unread in dict.fromkeys(release.unread))
@@ -69,9 +77,26 @@ def judge_published(
         except EnvsmithError as error:  # noqa: PERF203 - few questions
             failures += 1
             unknown.append(f"{question}: the package index did not say, {error.reason}")
+    if failures < _FAILURES and clock() < end:
+        findings.extend(_disagreements(declarations, versions, find))
     return replace(
         judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
     ).settled()
+
+
+def _disagreements(
+    declarations: Mapping[IndexRelease, Declared],
+    versions: Mapping[str, str],
+    find: Callable[[], PackageIndex],
+) -> Iterator[Finding]:
+    """Yield what releases ask of packages that are not stated, and no release of those packages is."""
+
+    def releases_of(project: str) -> Iterable[str]:
+        with suppress(EnvsmithError):
+            return find().project(project).releases()
+        return ()
+
+    yield from disagreements(declarations, stated_releases(versions), releases_of)
 
 
 def _questions(
@@ -125,10 +150,11 @@ def _refuse(number: int, failures: int, seconds_left: float) -> None:
 
 def _release(packages: PackageIndex, name: str, version: str) -> IndexRelease | None:
     """Return a release under its name, or under another that the component is published as."""
+    asked = Requirement(name)
     component = components().find(name)
-    for project in component.distributions if component and component.distributions else (name,):
+    for project in component.distributions if component and component.distributions else (asked.name,):
         with suppress(NotFoundError):
-            return IndexRelease(packages, name, project, version)
+            return IndexRelease(packages, name, project, version, asked.extras)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from packaging.version import Version
@@ -11,22 +11,26 @@ from packaging.version import Version
 from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.graph.releases import YANKED_FIX, yanked_cause
 from envsmith.lock.index.asked_names import twice
-from envsmith.lock.index.distribution import best_file, read_release
+from envsmith.lock.index.distribution import ReleaseFacts, best_file, read_release
 from envsmith.lock.index.index import IndexFile, PackageIndex, yanked_text
 from envsmith.lock.index.release_sources import open_archive
 from envsmith.lock.index.torch_wheel import linux_wheels
+from envsmith.lock.index.wheel_tags import wheel_tags
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.wheel_name import read_wheel_name
 from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking
 from envsmith.project.published_compiled import CompiledRelease
-from envsmith.project.published_later import barred_later
+from envsmith.project.published_later import Declared, barred_later
 from envsmith.project.published_stated import Stated, day_of, declared, stated_python, stated_releases
 
 # A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
 _MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 24 << 20, 8 << 20
+# Of the machine nobody said how old it is.
+_NEWEST_GLIBC = "2.99"
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 
@@ -37,9 +41,12 @@ class IndexRelease:
     ``unread`` are releases whose names it takes and the index did not tell, each with the reason.
     """
 
-    def __init__(self, packages: PackageIndex, name: str, project: str, version: str) -> None:
-        self.name, self.project, self.version = name, project, version
+    def __init__(
+        self, packages: PackageIndex, name: str, project: str, version: str, extras: Collection[str] = ()
+    ) -> None:
+        self.name, self.project, self.version, self._extras = name, project, version, extras
         self._packages, self._fetcher = packages, packages.fetcher
+        self._facts: ReleaseFacts | None = None
         self.unread: list[str] = []
         releases = packages.project(project).releases().items()
         files = {text: file for text, of_release in releases if (file := best_file(of_release))}
@@ -60,7 +67,7 @@ class IndexRelease:
         with suppress(NetworkError, ContentError):  # METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
         try:
-            errors = errors or [*self._misbuilt(stated, python, platform)]
+            errors = errors or [*self._unbuilt(python, platform), *self._misbuilt(stated, python, platform)]
             if not any(error.severity is Severity.ERROR for error in errors):
                 errors += twice(lambda stated: self._lacking(stated, _MAX_SOURCES), versions)
         finally:
@@ -80,10 +87,15 @@ class IndexRelease:
                 severity=Severity.WARNING,
                 components={self.name: self.version},
                 message=f"{self.name} {self.version}: {yanked_cause(reason)}",
-                evidence=(self._evidence(EvidenceKind.DECLARED),),
+                evidence=(self.declaration,),
                 fix=YANKED_FIX,
                 stage="install",
             )
+
+    @property
+    def declaration(self) -> Evidence:
+        """Return the evidence for what it declares."""
+        return self._evidence(EvidenceKind.DECLARED)
 
     def _evidence(self, kind: EvidenceKind, file: IndexFile | None = None) -> Evidence:
         read = file or self._file
@@ -99,8 +111,13 @@ class IndexRelease:
         stated = {name: each for name, each in stated_releases(versions).items() if each[0] in among}
         yield from self._contradictions(stated, stated_python(versions), platform)
 
+    def declared(self, python: str | None, platform: Platform) -> Declared:
+        """Return what it declares, with the extras that it is stated with. It is read once."""
+        self._facts = self._facts or read_release(self._fetcher, self._file)
+        return declared(self._facts, python, platform, self._extras)
+
     def _contradictions(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
-        for name, specifiers in declared(read_release(self._fetcher, self._file), python, platform).items():
+        for name, specifiers in self.declared(python, platform).items():
             component, present = stated.get(name, ("", None))
             if present is not None and not any(each.contains(present, prereleases=True) for each in specifiers):
                 specifier = specifiers[0]
@@ -110,7 +127,7 @@ class IndexRelease:
                     components={self.name: self.version, component: str(present)},
                     needs={component: str(specifier)},
                     message=f"{self.name} {self.version} declares {component} {specifier}; {component} {present} is there",
-                    evidence=(self._evidence(EvidenceKind.DECLARED),),
+                    evidence=(self.declaration,),
                     fix=f"Install {component}{specifier}, or another release of {self.name}.",
                     stage="install",
                 )
@@ -153,6 +170,25 @@ class IndexRelease:
             file=fitting[-1],
             fetcher=self._fetcher,
             evidence=self._evidence(EvidenceKind.MEASURED, fitting[-1]),
+        )
+
+    def _unbuilt(self, python: str | None, platform: Platform) -> Iterator[Finding]:
+        """Yield that it has compiled wheels, and none for the stated Python: a warning where pip compiles its source."""
+        wheels = [read_wheel_name(f.filename) for f in self._all if f.is_wheel]
+        built = sorted({tag.interpreter for w in wheels for tag in w.tags if tag.platform.endswith(platform.machine)})
+        usable = set(wheel_tags(platform, python, _NEWEST_GLIBC)) if python and built else set[str]()
+        if not usable or any(str(tag) in usable for wheel in wheels for tag in wheel.tags):
+            return
+        has_source = any(not f.is_wheel for f in self._all)
+        yield Finding(
+            rule="release-unbuilt",
+            severity=Severity.WARNING if has_source else Severity.ERROR,
+            components={self.name: self.version, "python": str(python)},
+            message=f"{self.name} {self.version} has no wheel for Python {python} (it has some for {', '.join(built)})"
+            + (": an installer compiles its source" if has_source else ", and no source"),
+            evidence=(self._evidence(EvidenceKind.MEASURED),),
+            fix=f"Take a Python of one of its wheels, or a release of {self.name} that has one for Python {python}.",
+            stage="install",
         )
 
     def _misbuilt(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:

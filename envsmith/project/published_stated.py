@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from packaging.requirements import Requirement
@@ -26,15 +26,18 @@ _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 Stated = Mapping[str, tuple[str, Version]]
 
 
-def declared(facts: ReleaseFacts, python: str | None, platform: Platform) -> Declared:
-    """Return what a release declares, by distribution and for ``python``, on each Python that may be meant."""
+def declared(facts: ReleaseFacts, python: str | None, platform: Platform, extras: Collection[str] = ()) -> Declared:
+    """Return what a release with ``extras`` declares, by distribution and for ``python``, on each Python that may be meant."""
     of_python = SpecifierSet(facts.requires_python or "")
     minors = [python] if python else [minor for minor in _PYTHONS if of_python.contains(minor)]
     requirements = [(normal_name(r.name), r) for r in map(Requirement, facts.requires)]
     bounds: Declared = {"python": [of_python]}
     for name in dict.fromkeys(name for name, _ in requirements):
         lines = [r for of, r in requirements if of == name]
-        clauses = [[str(r.specifier) for r in lines if holds(r.marker, m, platform)] for m in minors]
+        clauses = [
+            [str(r.specifier) for r in lines if any(holds(r.marker, m, platform, extra) for extra in ("", *extras))]
+            for m in minors
+        ]
         if clauses and all(clauses):
             bounds[name] = [SpecifierSet(",".join(filter(None, each))) for each in clauses]
     return bounds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+
 import pytest
 from release_index import Index, Ranges, wheel
 
@@ -220,6 +222,8 @@ class Packages:
         self.fetcher = Ranges(files=user.fetcher.files | library.fetcher.files)
 
     def project(self, name: str):
+        if name not in self.by_name:
+            raise NotFoundError(f"The package index has no project {name}.")
         return self.by_name[name].project(name)
 
 
@@ -412,6 +416,90 @@ def test_what_a_measured_release_declares_of_an_unmeasured_one_is_an_error():
     ]
 
 
+def many(**by_name: Index) -> Packages:
+    """Return an index of several projects, each with versions of its own."""
+    packages = Packages(Index(), Index())
+    packages.by_name = by_name
+    packages.fetcher = Ranges(
+        files={url: data for index in by_name.values() for url, data in index.fetcher.files.items()}
+    )
+    return packages
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [
+        ("some-library<2.1", "some-library>=2.1", 1),
+        ("some-library>2.1,<2.2", "some-library>=2.0", 1),
+        ("some-library<2.2", "some-library>=2.1", 0),
+        ("some-library~=2.0", "some-library==2.*", 0),
+        ("some-library<2.1; extra == 'old'", "some-library>=2.1", 0),
+        ("python>=3.9.1,<3.10", "python>=3.10", 1),
+        ("python>=3.9.1,<3.10", "python>=3.8", 0),
+    ],
+)
+def test_two_releases_that_ask_for_a_third_thing_in_ranges_that_exclude_each_other_are_an_error(one, other, count):
+    def asking(version: str, line: str, name: str) -> Index:
+        python = line.removeprefix("python") if line.startswith("python") else ">=3.8"
+        return index_of(version, "" if line.startswith("python") else f"Requires-Dist: {line}\n", "", python, name)
+
+    packages = many(
+        first=asking("1.2", one, "first"),
+        second=asking("3.4", other, "second"),
+        **{"some-library": library("", "", "")},
+    )
+
+    findings = judged(packages, "first==1.2 second==3.4").findings
+
+    assert [(f.rule, f.components) for f in findings] == [
+        ("releases-disagree", {"first": "1.2", "second": "3.4"})
+    ] * count
+
+
+def test_a_package_that_is_not_on_the_index_is_no_reason_for_two_releases_to_disagree():
+    packages = many(
+        first=index_of("1.2", "Requires-Dist: unheard<2\n", name="first"),
+        second=index_of("3.4", "Requires-Dist: unheard>=2\n", name="second"),
+        unheard=Index(),
+    )
+
+    assert judged(packages, "first==1.2 second==3.4").findings == ()
+
+
+def test_what_an_extra_asks_for_counts_where_the_release_is_stated_with_it():
+    packages = many(first=index_of("1.2", "Requires-Dist: transformers<4 ; extra == 'models'\n", name="first"))
+
+    [finding] = judged(packages, "first[models]==1.2 transformers==4.56.1").findings
+
+    assert (finding.rule, finding.needs) == ("release-declares", {"transformers": "<4"})
+    assert judged(packages, "first==1.2 transformers==4.56.1").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "python", "severities"),
+    [
+        (["x-1.2-cp310-cp310-manylinux_2_17_x86_64.whl", "x-1.2.tar.gz"], "3.12", [Severity.WARNING]),
+        (["x-1.2-cp310-cp310-manylinux_2_17_x86_64.whl"], "3.12", [Severity.ERROR]),
+        (["x-1.2-cp310-cp310-manylinux_2_17_x86_64.whl", "x-1.2.tar.gz"], "3.10", []),
+        (["x-1.2-cp38-abi3-manylinux_2_17_x86_64.whl", "x-1.2.tar.gz"], "3.12", []),
+        (["x-1.2-cp310-cp310-manylinux_2_17_x86_64.whl", "x-1.2-py3-none-any.whl"], "3.12", []),
+    ],
+)
+def test_a_release_without_a_wheel_for_the_stated_python_is_a_warning_and_without_a_source_an_error(
+    files, python, severities
+):
+    class Built(Packages):
+        def project(self, name: str):
+            listed = [
+                IndexFile(filename=f, url="pkg-1.2-py3-none-any.whl", version="1.2", sha256="0" * 64) for f in files
+            ]
+            return IndexProject(name=name, files=tuple(listed))
+
+    findings = judged(Built(index_of("1.2"), Index()), f"nobody-knows==1.2 python=={python}").findings
+
+    assert [f.severity for f in findings if f.rule == "release-unbuilt"] == severities
+
+
 class Projects:
     """An index with one project, whose release takes of numpy what 2.0 removed."""
 
@@ -546,7 +634,7 @@ def test_what_the_graph_knows_and_what_is_no_release_is_not_asked_for():
 
 
 def test_who_has_waited_long_hears_what_was_not_asked():
-    seconds = iter([0.0, 1.0, 50.0])
+    seconds = chain([0.0, 1.0], repeat(50.0))
     versions = {"nobody-knows": "1.2", "some-library": "2.0"}
     packages = Packages(index_of("1.2"), library("old = 1"))
 

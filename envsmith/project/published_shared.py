@@ -1,0 +1,55 @@
+"""What two stated releases ask of a third package, where none of its releases is both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import combinations, product
+
+from packaging.specifiers import SpecifierSet
+
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Severity
+from envsmith.project.published_later import Declared
+from envsmith.project.published_release import IndexRelease
+
+# Clauses of which the version itself fits.
+_FROM = (">=", "==", "~=")
+# Of Python every minor with its first and with a late patch: ``<=3.11`` and ``>=3.9.1`` are both met by one of them.
+_PYTHONS = tuple(f"3.{minor}{patch}" for minor in range(5, 15) for patch in ("", ".99"))
+
+
+def disagreements(
+    releases: Mapping[IndexRelease, Declared], stated: Collection[str], releases_of: Callable[[str], Iterable[str]]
+) -> Iterator[Finding]:
+    """Yield an error for two of some releases that ask for one package, not ``stated``, in ranges that exclude each other.
+
+    ``releases_of`` is asked for all releases of such a package: it may have none between the two ranges.
+    """
+    for (one, ones), (other, others) in combinations(releases.items(), 2):
+        for name in ones.keys() & others.keys() - set(stated):
+            pairs = [f"{a},{b}".strip(",") for a, b in product(ones[name], others[name])]
+            if any(map(_is_plainly_met, pairs)):
+                continue
+            known = _PYTHONS if name == "python" else tuple(releases_of(name))
+            if known and not any(_is_met(pair, known) for pair in pairs):
+                yield Finding(
+                    rule="releases-disagree",
+                    severity=Severity.ERROR,
+                    components={one.name: one.version, other.name: other.version},
+                    message=f"{one.name} {one.version} declares {name} {ones[name][0]}, {other.name} {other.version} "
+                    f"declares {name} {others[name][0]}: no release of {name} is both",
+                    evidence=(one.declaration, other.declaration),
+                    fix=f"Install another release of {one.name} or of {other.name}.",
+                    stage="install",
+                )
+
+
+def _is_plainly_met(ranges: str) -> bool:
+    """Return whether a version that the ranges name is in them, or they name no lower one."""
+    lower = [clause.strip("><=~!").removesuffix(".*") for clause in ranges.split(",") if clause.startswith(_FROM)]
+    return (not lower and ">" not in ranges) or _is_met(ranges, lower)
+
+
+def _is_met(ranges: str, releases: Iterable[str]) -> bool:
+    both = SpecifierSet(ranges)
+    return any(both.contains(release, prereleases=True) for release in releases)
