@@ -189,10 +189,11 @@ def _gone(
         f"{lacking} does not have {thing_of(lack, question)}: it is in {name}{presence.ranges()}.{asker}{successor}"
     )
     requirement = f"{name}{needed}"
+    fitting = f"{name}{presence.ranges()}" if needed == presence.short_spec() else requirement
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=message,
-        fix=f"Install {requirement}{other_way}.",
+        fix=f"Install {fitting}{other_way}.",
         weight=Weight.PROVED if version else Weight.SAID,
         confidence="high" if version else "medium",
         components={name: version or "*", **({importer[0]: "*"} if importer else user_of_name(lack, name))},

@@ -44,11 +44,11 @@ class Presence:
     def ranges(self) -> str:
         """Return :meth:`spec`, or where that is too long its longest ranges: ``>=4.36.0,<4.49.0 or >=5.13.0``."""
         spec = self.spec()
-        return spec if len(spec) <= _LONGEST else " or ".join(_longest_ranges(self.releases, self.present, _RANGES))
+        return spec if _is_short(spec) else " or ".join(_longest_ranges(self.releases, self.present, _RANGES))
 
 
-# A requirement with more exceptions than that is of no use to anybody.
-_LONGEST = 120
+# A requirement that is longer, or has more exceptions, is of no use to anybody.
+_LONGEST, _EXCEPTIONS = 120, 2
 # How many ranges a sentence lists.
 _RANGES = 3
 
@@ -56,7 +56,11 @@ _RANGES = 3
 def short_spec_of(releases: Sequence[str], having: Collection[str]) -> str:
     """Return the specifier of ``having``. Of more gaps than fit into it, that of its longest range."""
     spec = spec_of(releases, having)
-    return spec if len(spec) <= _LONGEST else _longest_ranges(releases, having, 1)[0]
+    return spec if _is_short(spec) else _longest_ranges(releases, having, 1)[0]
+
+
+def _is_short(spec: str) -> bool:
+    return len(spec) <= _LONGEST and spec.count("!=") <= _EXCEPTIONS
 
 
 def _longest_ranges(releases: Sequence[str], having: Collection[str], most: int) -> list[str]:
