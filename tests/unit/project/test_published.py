@@ -171,6 +171,8 @@ def test_a_python_that_a_later_release_bars_is_told_too():
         (b"numpy.core._multiarray_umath", "2.0.0", ["release-arrays"]),
         (b"numpy.core._multiarray_umath", "1.26.4", []),
         (b"numpy._core._multiarray_umath", "2.0.0", []),
+        (b"numpy.core.multiarray failed to import", "2.0.0", ["release-arrays"]),  # of Cython, types alone
+        (b"numpy._core.multiarray failed to import", "2.0.0", []),
     ],
 )
 def test_compiled_files_that_were_built_for_numpy_1_are_an_error_beside_numpy_2(compiled, numpy, rules):
