@@ -28,6 +28,7 @@ from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
 from envsmith.project.published_names import names_with_published
 from envsmith.project.published_protos import PROTOBUF, refused_protos
+from envsmith.project.published_refusals import refusal_at_import, refusal_before_use
 from envsmith.project.published_stated import stated_python
 from envsmith.project.published_tags import Descent, judge_tags
 
@@ -100,14 +101,15 @@ def lacking(
     def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[NameIndex]:
         return names_with_published(names, uses, by_distribution(versions), packages, unread)
 
+    if refusal := refusal_at_import(root, package, sources):
+        return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported")]
     errors = _at_import(root, package, versions, names_of)
     if errors:
         return [release.finding("release-takes", error, Severity.ERROR, "cannot be imported") for error in errors]
-    stops = [(stop.path, stop.line) for stop in package.stops(root) if not stop.available]
     if refused := _refused_proto(release, texts, versions, {*package.paths_at_import(root)}):
         return [refused]
-    if refusal := next((refusal for stop in stops if (refusal := sources.refusals.get(stop))), None):
-        return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported")]
+    if refusal := refusal_before_use(root, package, sources, texts):
+        return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used")]
     later = _when_called(texts, versions, names, names_of, sources)
     return [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
 

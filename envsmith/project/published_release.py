@@ -11,6 +11,7 @@ from packaging.version import Version
 from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.graph.releases import YANKED_FIX, yanked_cause
 from envsmith.lock.index.asked_names import twice
+from envsmith.lock.index.cuda_libraries import loaded_libraries
 from envsmith.lock.index.distribution import ReleaseFacts, best_file, read_release
 from envsmith.lock.index.index import IndexFile, PackageIndex, yanked_text
 from envsmith.lock.index.release_sources import open_archive
@@ -25,6 +26,7 @@ from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking
 from envsmith.project.published_compiled import CompiledRelease
 from envsmith.project.published_later import Declared, barred_later
+from envsmith.project.published_libraries import brought_libraries, unmet
 from envsmith.project.published_stated import Stated, day_of, declared, stated_python, stated_releases
 
 # A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
@@ -67,7 +69,7 @@ class IndexRelease:
         with suppress(NetworkError, ContentError):  # METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
         try:
-            errors = errors or [*self._unbuilt(python, platform), *self._misbuilt(stated, python, platform)]
+            errors = errors or [*self._unbuilt(python, platform), *self._misbuilt(versions, platform)]
             if not any(error.severity is Severity.ERROR for error in errors):
                 errors += twice(lambda stated: self._lacking(stated, _MAX_SOURCES), versions)
         finally:
@@ -191,15 +193,21 @@ class IndexRelease:
             stage="install",
         )
 
-    def _misbuilt(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
-        """Yield that its compiled files were built for numpy 1 beside numpy 2, or do not link with the stated torch."""
+    def _misbuilt(self, versions: Mapping[str, str], platform: Platform) -> Iterator[Finding]:
+        """Yield that its compiled files were built for numpy 1 beside numpy 2, or do not load with the stated libraries."""
+        stated, brought = stated_releases(versions), brought_libraries(versions, platform)
         (component, numpy), (_, torch) = (stated.get(name, ("", None)) for name in ("numpy", "torch"))
-        compiled = self._compiled(python, platform) if torch or (numpy and numpy.major > 1) else None
+        is_read = torch or brought or (numpy and numpy.major > 1)
+        compiled = self._compiled(stated_python(versions), platform) if is_read else None
         if compiled and numpy and numpy.major > 1:
             yield from compiled.built_for_numpy_1(component, str(numpy))
         if compiled and torch:
             with suppress(NetworkError, ContentError):  # its sources can be read all the same
                 yield from compiled.not_linking(str(torch), platform.value)
+        if compiled and brought:
+            with suppress(NetworkError):
+                loaded = loaded_libraries(compiled.file.url, self._fetcher)
+                yield from unmet(self._told(), loaded, brought, platform)
 
     def _lacking(self, versions: Mapping[str, str], most: int) -> list[Finding]:
         """Return what surely runs at its import and takes what the stated versions lack, else what its functions take.

@@ -229,14 +229,13 @@ class _Settler:
                     scope.names[name] = Worth(worth.value, worth.packages | packages)
             return settled
         fields: dict[str, list[ast.stmt] | list[ast.ExceptHandler]] = {}
+        runs_through = _runs_through(node)
         for name in ("body", "orelse", "finalbody"):
             if part := getattr(node, name, None):
-                fields[name] = self._block(
-                    part, scope if isinstance(node, (ast.With, ast.AsyncWith)) else ValueScope(scope)
-                )
+                fields[name] = self._block(part, scope if runs_through else ValueScope(scope))
         if handlers := getattr(node, "handlers", None):
             fields["handlers"] = [_with(h, body=self._block(h.body, ValueScope(scope))) for h in handlers]
-        if not isinstance(node, (ast.With, ast.AsyncWith)):
+        if not runs_through:
             self._forget([node], scope)
         return _with(node, **fields)
 
@@ -279,6 +278,13 @@ class _Expressions(ast.NodeTransformer):
         self.generic_visit(node)
         test = self._evaluator.truth(node.test, self._scope)
         return (node.body if test.value else node.orelse) if test and test.packages else node
+
+
+def _runs_through(node: ast.stmt) -> bool:
+    """Return whether what follows a statement runs only after all of its body did."""
+    if isinstance(node, ast.Try):
+        return all(leaves(handler.body) for handler in node.handlers)
+    return isinstance(node, (ast.With, ast.AsyncWith))
 
 
 def _bound(nodes: Sequence[ast.AST]) -> Iterator[str]:

@@ -25,6 +25,7 @@ _WITH_BUILDS = frozenset({"torch", "torchaudio", "torchvision"})
 # Calls of functions inside of functions that are followed.
 _DEPTH = 5
 _OWN_VERSION = frozenset({"__version__", "VERSION"})
+_PLACES_OF_VERSION = frozenset({(), ("version",), ("compat", "v1"), ("compat", "v2")})  # of tensorflow
 _MAKE_VERSION = re.compile(
     r".*\b(?:Version|parse_version|LooseVersion|StrictVersion|TorchVersion|digit_version|version\.parse|packaging\.parse)|parse"
 )
@@ -174,7 +175,7 @@ class Evaluator:
             python = self._releases.get(PYTHON, "")
             numbers = tuple(int(part) for part in python.split(".")) if python else ()
             return Worth(numbers, frozenset({PYTHON})) if numbers else None
-        if len(chain) in {2, 3} and chain[-1] in _OWN_VERSION and (len(chain) == 2 or chain[1] == "version"):
+        if chain[-1] in _OWN_VERSION and chain[1:-1] in _PLACES_OF_VERSION:
             return self._release(chain[0])
         if (match := _ASKED_BY.fullmatch(chain[-1])) and match["floor"]:
             return self._compared(match["package"], ">=", match["floor"].replace("_", "."))

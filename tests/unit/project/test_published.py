@@ -173,6 +173,8 @@ def test_a_python_that_a_later_release_bars_is_told_too():
         (b"numpy.core._multiarray_umath", "2.0.0", ["release-arrays"]),
         (b"numpy.core._multiarray_umath", "1.26.4", []),
         (b"numpy._core._multiarray_umath", "2.0.0", []),
+        (b"numpy.core.multiarray failed to import", "2.0.0", ["release-arrays"]),  # of Cython, types alone
+        (b"numpy._core.multiarray failed to import", "2.0.0", []),
     ],
 )
 def test_compiled_files_that_were_built_for_numpy_1_are_an_error_beside_numpy_2(compiled, numpy, rules):
@@ -381,6 +383,23 @@ def test_a_check_at_import_that_refuses_a_stated_version_is_an_error():
         "nobody-knows 1.2 cannot be imported: it refuses numpy 2.1.0, as `not parse(np.__version__) < parse('2')` holds"
     )
     assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
+
+
+def test_a_check_that_is_handed_on_at_import_and_refuses_a_stated_version_is_a_warning():
+    source = (
+        "from functools import partial\nfrom nobody_knows import lazy\n"
+        "def _check(part):\n    try:\n        import numpy.version as np\n    except ImportError:\n        raise\n    import distutils.version\n    needed = '2.5'\n"
+        "    if (distutils.version.LooseVersion(np.__version__) <\n            distutils.version.LooseVersion(needed)):\n"
+        "        raise ImportError('numpy is too old')\n"
+        "part = lazy.Module('part', on_first_access=partial(_check, 'part'))\n"
+    )
+    index = index_of("1.2", source=source)
+
+    [finding] = judged(index, "nobody-knows==1.2 numpy==1.26.4").findings
+
+    assert (finding.rule, finding.severity) == ("release-refuses", Severity.WARNING)
+    assert finding.message.startswith("nobody-knows 1.2 fails where it is first used: it refuses numpy 1.26.4")
+    assert judged(index, "nobody-knows==1.2 numpy==2.5.0").findings == ()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""What a published release says itself of the stated versions: a ``raise`` behind a comparison with one of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from envsmith.knowledge.names.own_classes import module_of
+from envsmith.knowledge.names.reach import PackageUses
+from envsmith.knowledge.names.scopes import FUNCTIONS, within
+from envsmith.knowledge.names.settled_source import SettledSources, VersionRefusal
+
+
+def refusal_at_import(root: str, package: PackageUses[str], sources: SettledSources) -> VersionRefusal | None:
+    """Return what stops the import of a package, if something does."""
+    stops = ((stop.path, stop.line) for stop in [*package.stops(root)] if not stop.available)
+    return next((refusal for stop in stops if (refusal := sources.refusals.get(stop))), None)
+
+
+def refusal_before_use(
+    root: str, package: PackageUses[str], sources: SettledSources, texts: Mapping[str, bytes]
+) -> VersionRefusal | None:
+    """Return what a function refuses that a module hands on where it is imported, to be called before it is used."""
+    refusing = {path for path, _ in sources.refusals}
+    for path in dict.fromkeys(path for path in package.paths_at_import(root) if path in refusing):
+        for name in _functions_handed_on(ast.parse(texts[path]).body):
+            content = package.content(module_of(path), name)
+            for stop in content.stops if content else ():
+                refusal = sources.refusals.get((path, stop.line))
+                if refusal and stop.function == name and not (stop.guard.tests or stop.guard.caught):
+                    return refusal
+    return None
+
+
+def _functions_handed_on(body: list[ast.stmt]) -> Iterator[str]:
+    run = [node for node in body if not isinstance(node, (*FUNCTIONS, ast.ClassDef))]
+    calls = [node for node in within(run) if isinstance(node, ast.Call)]
+    handed = {
+        a.id for call in calls for a in (*call.args, *(k.value for k in call.keywords)) if isinstance(a, ast.Name)
+    }
+    return (node.name for node in body if isinstance(node, FUNCTIONS) and node.name in handed)
