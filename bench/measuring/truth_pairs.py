@@ -15,6 +15,7 @@ import random
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -52,7 +53,7 @@ networkx/numpy networkx/scipy pingouin/pandas lifelines/scipy nilearn/scikit-lea
 great-expectations/marshmallow marshmallow-sqlalchemy/marshmallow apispec/marshmallow papermill/click dvc/fsspec
 """
 _PYTHONS = {"3.8": "2019-10", "3.9": "2020-10", "3.10": "2021-10", "3.11": "2022-10", "3.12": "2023-10"}
-_SINCE, _APART_DAYS, _TRIES, _SECONDS = "2019-06-01", 120, 40, 240
+_SINCE, _APART_DAYS, _TRIES, _SECONDS = "2020-01-01", 500, 60, 240
 _NOT_ABOUT_NAMES = ("ImportError", "ModuleNotFoundError", "AttributeError")
 _RUNNER = r"""
 import importlib, importlib.metadata, json, os, pathlib, pkgutil, re, sys, traceback, warnings
@@ -65,29 +66,24 @@ def roots(project):
     tops -= {"tests", "test", "docs", "examples", "benchmarks"}
     return sorted(tops, key=lambda t: (normal(t) != normal(project), t))
 def attempt(name):
-    reading, writing = os.pipe()
-    if (child := os.fork()):
-        os.close(writing)
-        text = os.fdopen(reading).read()
-        os.waitpid(child, 0)
-        return json.loads(text) if text else {"error": "the process ended", "frames": []}
-    out = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2): os.dup2(out, stream)
-    answer = {}
-    try: importlib.import_module(name)
+    try:
+        importlib.import_module(name)
+        return {}
     except BaseException as error:
         frames, texts = [], []
         while error is not None:
-            frames += [[f.filename.partition("site-packages/")[2].split("/")[0], f.lineno] for f in traceback.extract_tb(error.__traceback__)]
+            frames += [f.filename.partition("site-packages/")[2].split("/")[0] for f in traceback.extract_tb(error.__traceback__)]
             texts.append("%s: %s" % (type(error).__name__, re.sub(r" \(/[^)]*\)", "", str(error))[:300]))
             error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        answer = {"error": " | ".join(texts), "frames": [f for f, _ in frames if f and not f.endswith(".py>")]}
-    os.write(writing, json.dumps(answer).encode()[:60000])
-    os._exit(0)
+        return {"error": " | ".join(texts), "frames": [f for f in frames if f]}
 root = roots(user)[0]
 spec = importlib.util.find_spec(root)
 below = [m.name for m in pkgutil.iter_modules(spec.submodule_search_locations or []) if not m.name.startswith(("_", "test", "conftest"))]
-print("@@" + json.dumps({"roots": [roots(user), roots(other)], "found": {n: attempt(n) for n in [root, *(root + "." + b for b in below[:40])]}}))
+out = os.dup(1)
+for stream in (1, 2): os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+found = {n: attempt(n) for n in [root, *(root + "." + b for b in below[:40])]}
+os.write(out, ("@@" + json.dumps({"roots": [roots(user), roots(other)], "found": found}) + "\n").encode())
+os._exit(0)
 """
 
 
@@ -150,7 +146,7 @@ def draw(seed: int, count: int) -> Iterator[ForcedPair]:
 
 def _pair(packages: PackageIndex, user: str, offering: str, chance: random.Random) -> ForcedPair | None:
     mine, theirs = _released(packages, user), _released(packages, offering)
-    wants_declared, wants_newer = chance.random() < 0.8, chance.random() < 0.7
+    wants_declared, wants_newer = chance.random() < 0.85, chance.random() < 0.8
     for _ in range(_TRIES if mine and theirs else 0):
         version, other = chance.choice([*mine]), chance.choice([*theirs])
         days = _day(mine[version]), _day(theirs[other])
@@ -213,7 +209,9 @@ def _labelled(pair: ForcedPair, pythons: Path, scratch: Path) -> dict[str, Any]:
         exact = next(pythons.glob(f"{pair.python}.*"), None)
         python, uv = home / "env" / "bin" / "python", find_uv()
         install = [uv, "pip", "install", "-q", "--only-binary", ":all:", "--python", str(python), "--exclude-newer"]
-        soon, last = (_after(day) for day in (pair.days[0], max(pair.days)))
+        # A year after a Python came out most packages have wheels for it.
+        of_python = f"{int(_PYTHONS[pair.python][:4]) + 1}{_PYTHONS[pair.python][4:]}-01"
+        soon, last = (_after(max(day, of_python)) for day in (pair.days[0], max(pair.days)))
         answers = []
         for command in (
             [uv, "venv", "-q", "--python", str(exact / "bin" / "python") if exact else pair.python, str(home / "env")],
@@ -253,18 +251,17 @@ def _judged(
         return {"kind": "not judged", "error": str(next(iter(before.get("found", {}).values()), ""))[:300]}
     broken = [name for name in sound if found.get(name)]
     if not broken:
-        return {"kind": "works", "good": sides, "modules": len(sound)}
+        return {"kind": "works", "bad": [], "good": sides, "modules": len(sound)}
     answer = found[broken[0]]
     own = {f"{root}.py" for roots in after["roots"] for root in roots} | {r for roots in after["roots"] for r in roots}
     kind = _kind(answer["error"])
     where = {"module": broken[0], "modules": len(broken), "error": answer["error"]}
-    if set(answer["frames"]) - own or not (
-        any(r in answer["error"] or r in answer["frames"] for r in after["roots"][1]) or kind == "abi"
-    ):
+    absent = re.findall(r"No module named '(\w+)", answer["error"])
+    if {*answer["frames"], *absent} - own - sys.stdlib_module_names:
         return {"kind": "third", **where, "frames": sorted({*answer["frames"]})}
     side = "at import" if "." not in broken[0] else "in a module"
     refused = "" if pair.is_declared else ", refused"
-    return {"kind": f"{kind} {side}{refused}", "bad": sides, **where}
+    return {"kind": f"{kind} {side}{refused}", "bad": sides, "culprit": [pair.user, pair.offering], **where}
 
 
 def _kind(error: str) -> str:
@@ -273,7 +270,7 @@ def _kind(error: str) -> str:
         r"numpy\.core\.multiarray failed|dtype size changed|compiled using NumPy|undefined symbol|ABI|_ARRAY_API", error
     ):
         return "abi"
-    if "unexpected keyword" in last:
+    if re.search("unexpected keyword|required positional|positional arguments? but", last):
         return "argument"
     if last.startswith(_NOT_ABOUT_NAMES):
         return "member" if "object has no attribute" in last else "name"
