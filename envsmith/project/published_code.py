@@ -36,8 +36,8 @@ from envsmith.project.published_tags import Descent, judge_tags
 _SHOWN = 3
 # A person waits: of the code of functions no more bytes are read.
 _MAX_READ = 8 << 20
-# The names that are asked for what places take.
-_NamesOf = Callable[[Sequence[UsePlace]], AbstractContextManager[NameIndex]]
+# The names that are asked for what places take, and the places that are asked for.
+_NamesOf = Callable[[Sequence[UsePlace]], AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]]
 # Folders whose code no user runs.
 _ASIDE = frozenset({"benchmarks", "conftest", "examples", "test", "tests"})
 
@@ -98,7 +98,7 @@ def lacking(
     sources = _settled(texts, versions, names)
     package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
 
-    def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[NameIndex]:
+    def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]:
         return names_with_published(names, uses, by_distribution(versions), packages, unread)
 
     if refusal := refusal_at_import(root, package, sources):
@@ -165,8 +165,8 @@ def _at_import(root: str, package: PackageUses[str], versions: Mapping[str, str]
         for placed in package.at_import(root)
         if present.issuperset(map(normal_name, placed.available))
     ]
-    with names_of(uses) as more:
-        findings = judge_uses(ProjectUses(uses=tuple(uses)), versions, more).findings
+    with names_of(uses) as (more, doubtful):
+        findings = judge_uses(ProjectUses(uses=tuple(doubtful)), versions, more).findings
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
@@ -200,8 +200,8 @@ def _when_called(
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
     uses = tuple(once.values())
-    with names_of(uses) as more:
-        findings = judge_uses(replace(code, uses=uses), versions, more).findings
+    with names_of(uses) as (more, doubtful):
+        findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, more).findings
         overrides = [*judge_overrides(code, releases, more, {})]
         untagged = [*judge_tags(descents, releases, more)]
     return [*findings, *untagged, *overrides][:_SHOWN]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
-from envsmith.errors import EnvsmithError
+from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
@@ -29,12 +30,14 @@ def names_with_published(
     releases: Mapping[str, str],
     packages: PackageIndex,
     unread: Callable[[str], None],
-) -> Iterator[NameIndex]:
+) -> Iterator[tuple[NameIndex, Sequence[UsePlace]]]:
     """Yield the names with those of the stated releases from which something is taken, where they were not measured.
 
+    And the uses, without those of which such a release has all: nothing else of them is read in other releases.
     ``releases`` are versions by distribution. ``unread`` is told what the index does not tell, and why.
     """
     with ExitStack() as opened:
+        doubtful = uses
         for number, (root, project) in enumerate(_unmeasured(names, uses, releases).items()):
             if number >= _MOST:
                 unread(f"{project} {releases[project]}: no more than {_MOST} packages are opened for one release")
@@ -44,10 +47,12 @@ def names_with_published(
                 asked = opened.enter_context(
                     AskedReleases(packages, project, among=releases[project], longest=_LONGEST)
                 )
-                names = _Reader(names, root, taken, asked).read(releases[project])
+                reader = _Reader(names, root, asked, partial(_unsaid, unread, f"{project} {releases[project]}"))
+                names, lacking = reader.read(releases[project], taken)
+                doubtful = [place for place in doubtful if place.use.chain[0] != root or place in lacking]
             except EnvsmithError as error:
-                unread(f"{project} {releases[project]}: the package index did not say, {error.reason}")
-        yield names
+                _unsaid(unread, f"{project} {releases[project]}", error.reason)
+        yield names, doubtful
 
 
 def _unmeasured(names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[str, str]) -> dict[str, str]:
@@ -57,49 +62,66 @@ def _unmeasured(names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[st
     return {r: project for r, project in roots.items() if project in releases and not names.distribution_of(r)}
 
 
+def _unsaid(unread: Callable[[str], None], release: str, reason: str) -> None:
+    unread(f"{release}: the package index did not say, {reason}")
+
+
+def _wider(at: int, last: int) -> Iterator[set[int]]:
+    """Yield places on both sides of one, each time at twice the distance."""
+    step = 1
+    while step < 2 * last:
+        yield {max(0, at - step), min(last, at + step)}
+        step *= 2
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """The releases of one project, opened between those that differ in what is taken."""
 
     names: NameIndex
     root: str
-    uses: Sequence[UsePlace]
     asked: AskedReleases
+    unread: Callable[[str], None]
 
-    def read(self, version: str) -> NameIndex:
-        """Return the names with those of one release, and where it lacks something of others too: near ones first."""
+    def read(self, version: str, uses: Sequence[UsePlace]) -> tuple[NameIndex, Sequence[UsePlace]]:
+        """Return the names with those of one release, and the uses of what it lacks: of that others too, near ones first.
+
+        Where the index takes too long for what no release may have, it is what was settled before.
+        """
         versions = self.asked.versions
         if version not in versions:
-            return self.names
-        at, last, step = versions.index(version), len(versions) - 1, 1
-        places = {at}
-        index = self._opened(places)
-        while self._lacking(index, version, places) and step < 2 * last:
-            places |= {max(0, at - step), min(last, at + step)}
-            index, step = self._opened(places), 2 * step
-        while True:
-            lacking = [p for p in self._presences(index) if version in p.absent and p.present]
-            new = set[int]().union(*(between(places, _states(p, versions)) for p in lacking)) - places
-            if not new:
-                return index
-            places |= new
-            index = self._opened(places)
-
-    def _lacking(self, index: NameIndex, version: str, places: Collection[int]) -> bool:
-        """Return whether a release lacks something that no opened one has, while there are others."""
-        missing = [p for p in self._presences(index) if version in p.absent and not p.present]
-        missing = [p for p in missing if p.argument is None or len(places) < _FEW]
-        return bool(missing) and len(places) < len(self.asked.versions)
+            return self.names, uses
+        at = versions.index(version)
+        places, wider = {at}, _wider(at, len(versions) - 1)
+        settled = index = self._opened(places)
+        questions = Questions(index)
+        uses = [place for place in uses if any(version in p.absent for p in _presences(questions, [place]))]
+        try:
+            while True:
+                absent = [p for p in _presences(Questions(index), uses) if version in p.absent]
+                found = [p for p in absent if p.present]
+                new = set[int]().union(*(between(places, _states(p, versions)) for p in found)) - places
+                if not new:
+                    settled = index
+                    is_open = any(not p.present and (p.argument is None or len(places) < _FEW) for p in absent)
+                    new = next((step for step in wider if step - places), set[int]()) if is_open else new
+                if not new:
+                    break
+                places |= new
+                index = self._opened(places)
+        except NetworkError as error:
+            self.unread(error.reason)
+        return settled, uses
 
     def _opened(self, places: Collection[int]) -> NameIndex:
         return self.names.with_names(self.asked.names(places, self.root))
 
-    def _presences(self, index: NameIndex) -> list[Presence]:
-        questions = Questions(index)
-        uses = [place.use for place in self.uses]
-        steps = [questions.step(use, depth) for use in uses for depth in range(2, len(use.chain) + 1)]
-        arguments = [questions.ask(".".join(use.chain), keyword) for use in uses for keyword in use.keywords]
-        return [*dict.fromkeys(presence for presence in (*steps, *arguments) if presence)]
+
+def _presences(questions: Questions, places: Sequence[UsePlace]) -> list[Presence]:
+    uses = [place.use for place in places]
+    steps = [questions.step(use, depth) for use in uses for depth in range(2, len(use.chain) + 1)]
+    arguments = [questions.ask(".".join(use.chain), keyword) for use in uses for keyword in use.keywords]
+    return [*dict.fromkeys(presence for presence in (*steps, *arguments) if presence)]
 
 
 def _states(presence: Presence, versions: Sequence[str]) -> dict[int, tuple[bool, bool]]:
