@@ -22,6 +22,8 @@ _NOT_PROVIDED = re.compile(
     r"(?=\s*$| ~?=? ?\*?\s?does not exist \(perhaps a typo)",
     re.MULTILINE,
 )
+# pixi: `├─ pytorch-gpu 2.10.0 would require` and below it `└─ arm-variant * sbsa, for which no candidates were found`.
+_NO_CANDIDATES = re.compile(r"[─-] ([a-z][\w.-]{1,60})[^\n]{0,80}? would require\s[^\w\n]*([a-z][\w.-]{1,60})[^,\n]{0,60}, for which no candidates")
 _ENDED = re.compile(r"pytorch[=>]=?2\.(?:[6-9]|\d\d)|torchvision[=>]=?0\.2[1-9]|torchaudio[=>]=?2\.(?:[6-9]|\d\d)")
 _CONDA = re.compile(r"UnsatisfiableError|libmamba|\b(?:conda|mamba|micromamba)\b|[├└]─ | conflicts for:|found to be in conflict", re.IGNORECASE)
 _IGNORED = re.compile(r"Ignored the following versions that require a different python version: (?P<releases>[^\n]{1,20000})")
@@ -156,16 +158,15 @@ def _of_conda(demands: Sequence[Demand], text: str) -> _Conflict | None:
         told = f"the environment is pinned to {pins[0].removesuffix('.*')}"
         return _Conflict(told, f"Take that pin away (conda-meta/pinned, conda config --show pinned_packages), or {fresh}")
     if roots := refused_roots(text):
-        return _Conflict(_in_words_of_conda(f"what else is asked for excludes {' and '.join(roots[:4])}"), f"Take another release of one of them, or of what they share (Python, CUDA); {fresh}")
-    required = [each for each in demands if each.asker and each.spec]
-    if len({each.asker for each in required}) > 1:
-        told = _in_words_of_conda("; ".join(dict.fromkeys(map(str, sorted(required, key=lambda each: each.asker)))))
-        askers = " or of ".join(dict.fromkeys(each.asker for each in required[::-1]))
-        return _Conflict(told[:400], f"Take another release of {askers}, or all from one channel (--override-channels -c conda-forge); {fresh}")
-    asked = [f"{each.need}{each.spec}" for each in demands if each.kind == "asked"]
-    if len(asked) == 1 and not required:
-        return _Conflict(f"{asked[0]} does not go with what is installed in this environment", fresh.capitalize())
-    return None
+        return _Conflict(_in_words_of_conda(f"what else is asked for excludes {' and '.join(roots[:4])}"), f"Take another release of one of them, or of what they share (Python, CUDA), or let all channels be looked at (--channel-priority flexible); {fresh}")
+    named = [each for each in demands if each.need and (each.asker or each.kind == "asked") and (each.spec or not each.asker)]
+    names = list(dict.fromkeys(each.asker or each.need for each in named))
+    if len(names) == 1 and not any(each.asker for each in named):
+        return _Conflict(f"{names[0]} does not go with what is installed in this environment", fresh.capitalize())
+    if not names:
+        return None
+    told = _in_words_of_conda("; ".join(dict.fromkeys(map(str, sorted(named, key=lambda each: names.index(each.asker or each.need))))))
+    return _Conflict(told[:400], f"Take another release of {' or of '.join(names[:4])}, or all from one channel (--override-channels -c conda-forge); {fresh}")
 
 
 def _with_complaints(hit: Hit, around: str) -> Hit:
@@ -205,12 +206,14 @@ def _with_ignored(hit: Hit, around: str) -> Hit:
 
 def _with_absent(hit: Hit, around: str) -> Hit:
     """Return conda's message with what its channels lack: builds of another platform, PyTorch's packages after 2.5."""
+    around = re.sub(r"^> ?", "", around, flags=re.MULTILINE)
     listed = r"^\s*- ([a-z][\w.-]*[=<>]\S{1,80}|[a-z][\w.-]{1,60})$"
     items = re.findall(listed, around[at:], re.MULTILINE) if (at := around.find("NotFound")) >= 0 else []
+    items += [f"{need} (which {asker} requires)" for asker, need in _NO_CANDIDATES.findall(around)]
     items += ["=".join(filter(None, parts)).replace("===", "==") for parts in _NOT_PROVIDED.findall(around)]
     platform = re.search(r"Platform: ((?:win|osx|linux)-\w{2,8})", around)
     return hit.naming(
-        absent=", ".join(items[:6]),
+        absent=", ".join(dict.fromkeys(items[:6])),
         build=next(filter(_BUILD.search, items), None),
         ended=next(filter(_ENDED.match, items), None),
         platform=platform[1] if platform else None,

@@ -81,12 +81,18 @@ _ITEM = rf"{_NAME}{_FRILLS}(?:\s?{_RANGE}|\s\([^()\n]{{1,80}}\))"
 _ASKS = re.compile(
     rf"(?:(?P<user>So, because [\w.-]{{1,60}} depends on(?: both)?|[Tt]he user requested(?: \(constraint\))?|\brequest(?:ed)?|[Yy]ou require|your (?:project|workspace) depends on)"
     rf"|\b(?P<asker>{_NAME}){_FRILLS}(?:(?:==|\s)v?(?P<release>\d[\w.+!-]{{0,30}})|\s\((?P<pinned>[^()\n]{{1,60}})\)|{_BOUND})?"
-    rf"(?::\w{{1,20}})? (?:depends on(?: both)?|requires)) (?P<items>{_ITEM}(?:,? and {_ITEM}){{0,5}})"
+    rf"(?::\w{{1,20}})?(?: which)? (?:depends on(?: both)?|requires)) (?=(?P<items>{_ITEM}(?:,? and {_ITEM}){{0,5}}))"
 )
 _ITEMS = re.compile(rf"(?P<need>{_NAME}){_FRILLS}(?:\s?(?P<spec>{_RANGE})|\s\((?P<spoken>[^()\n]{{1,80}})\))(?=,? and|$)")
 _REFUSED = re.compile(r"Cannot install (?P<items>[^\n]{0,1500}?) because these package\s+versions\s+have")
 _PINNED = re.compile(rf"(?<![\w.-])(?P<need>{_NAME})(?P<spec>(?:==|~=|[<>]=?)\d[\w.*+!-]{{0,30}})")
 _OFFERED = re.compile(rf"\bonly (?P<need>{_NAME}){_FRILLS}(?P<spec>{_RANGE}) (?:is|are) available")
+# pip-compile and pipenv: `Could not find a version that matches numpy<=1.14.5,==1.15.1`, `  click<8.0 (from flask==1.1.4->…)`.
+_MATCHES = re.compile(rf"Could not find a version that matches (?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{1,12}})")
+_FROM = re.compile(
+    rf"^\s+(?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{0,6}}) \(from (?:(?P<asker>[A-Za-z][\w.-]{{0,60}}?)(?:\[[^\]\n]{{1,80}}\])?==(?P<release>\d[\w.+!-]{{0,30}})|-r )",
+    re.MULTILINE,
+)
 _COMPLAINT = re.compile(
     rf"(?P<asker>[A-Za-z0-9][\w.-]{{0,60}}) (?P<release>\d[\w.+!-]{{0,40}}) (?:requires|has requirement) (?P<need>{_NAME})(?:\[[\w,-]{{1,40}}\])?"
     rf"(?:(?P<spec>{_RANGE})?(?: ?;[^\n]{{1,80}}?)?, but you(?:'ll)? have [A-Za-z0-9][\w.-]{{0,60}} (?P<have>\d[\w.+!-]{{0,40}}?)(?=[.,'`\"]?(?:\s|$))"
@@ -111,7 +117,7 @@ def read_demands(text: str) -> list[Demand]:
     """Return what resolvers say in ``text`` of requirements, each once, in the order of its kind of sentence."""
     lines = re.sub(r"^(?:#\d+ [\d.]+ ?)?[> \t]*(?:[×x] |[│|] +(?![├└]))?", "", text, flags=re.MULTILINE)
     joined = re.sub(r"(?<=\S)[-`╰└]*[─>▶]*\s*\n\s*[│|]?\s*", " ", re.sub(r"^.*[├└]─.*$", "", lines, flags=re.MULTILINE))
-    readers = (_complaints(text), _sentences(joined), _of_conda(lines), _of_tree(text))
+    readers = (_complaints(text), _of_compiler(text), _sentences(joined), _of_conda(lines), _of_tree(text))
     return list(dict.fromkeys(demand for reader in readers for demand in reader))
 
 
@@ -124,6 +130,17 @@ def _complaints(text: str) -> Iterator[Demand]:
     for match in _COMPLAINT.finditer(text):
         yield Demand(match["asker"], match["release"], match["need"], _pep440(match["spec"] or match["floor"] or ""))
         yield Demand("", "", match["need"], f"=={match['have']}" if match["have"] else NOT_INSTALLED, "installed")
+
+
+def _of_compiler(text: str) -> Iterator[Demand]:
+    listed = [*_FROM.finditer(text)]
+    for match in listed:
+        yield Demand(
+            match["asker"] or "", match["release"] or "", match["need"], match["spec"], "required" if match["asker"] else "asked"
+        )
+    for match in [] if listed else _MATCHES.finditer(text):
+        for clause in match["spec"].split(","):
+            yield Demand("", "", match["need"], clause, "asked")
 
 
 def _sentences(text: str) -> Iterator[Demand]:
@@ -173,13 +190,15 @@ _CONDA_ITEM = re.compile(
 _IN_CONFLICT = re.compile(r"(?:found to be in conflict:|^Specifications:)(?P<items>(?:\s*- [^\n]+?(?=\s+- |\s*Use \"conda|\n|$)){1,20})", re.MULTILINE)
 _CONFLICTS_FOR = re.compile(r"Package (?P<need>[\w.-]{1,60}) conflicts for:\s*\n(?P<items>(?:[^\n]+(?:\n|$)){1,60})")
 _YOUR_PYTHON = re.compile(r"Your python: (python\S+)")
-_PROVIDERS = re.compile(r"package (?P<asker>[\w.-]{1,60}?)-(?P<release>\d[\w.]{0,30})-\S{1,60} requires (?P<item>[^\n]{1,90}?),? but none of the providers")
+_PROVIDERS = re.compile(r"package (?P<asker>[\w.-]{1,60}?)-(?P<release>\d[\w.+]{0,30})-\S{1,60} requires (?P<item>[^\n]{1,90}?),? but none of the providers")
 _PIN = re.compile(r"^ ?- (?P<item>\S[^\n]{1,60}?) \(labeled as 'pin-", re.MULTILINE)
 _COMMAND = re.compile(r"\b(?:conda|mamba|micromamba) (?:install|create)\b(?P<items>[^\n]{1,400})")
 
 
 def _of_conda(text: str) -> Iterator[Demand]:
-    chains = [chain for match in _IN_CONFLICT.finditer(text) for chain in re.split(r"(?:^|\s)- ", match["items"])]
+    listed = [chain for match in _IN_CONFLICT.finditer(text) for chain in re.split(r"(?:^|\s)- ", match["items"])]
+    # Each package on the way of a chain is required too.
+    chains = [chain[:end.start()] for chain in listed for end in re.finditer(r" ->|$", chain)]
     for match in _CONFLICTS_FOR.finditer(text):
         chains += [chain for chain in match["items"].split("\n") if match["need"] in chain.rpartition("->")[2]]
     for chain in filter(str.strip, chains):
@@ -225,7 +244,7 @@ def _conda_clause(clause: str) -> str:
 
 # A node of the tree of libmamba: `│  └─ pytorch-cuda >=11.8,<11.9 , which conflicts with any installable versions`.
 _NODE = re.compile(
-    r"^(?:#\d+ [\d.]+ ?)?(?P<indent>[^\w\n]*[├└]─ )(?P<need>[\w.-]{1,60})(?P<spec>[^\n]*?),? +(?P<says>(?:is|which|would|conflicts|but) [^\n]*)",
+    r"^(?:#\d+ [\d.]+ ?)?(?P<indent>[^\w\n]*[├└]─ )(?P<need>[\w.-]{1,60})(?P<spec>[^\n]*?),? +(?P<says>(?:is|which|would|conflicts|but|cannot|for) [^\n]*)",
     re.MULTILINE,
 )
 
@@ -283,10 +302,14 @@ def _nodes(text: str) -> list[_Node]:
 
 
 def refused_roots(text: str) -> list[str]:
-    """Return what libmamba says of the packages that are asked for and cannot be installed, where it gives no reason."""
+    """Return the packages that are asked for and that libmamba cannot install, each with what it requires."""
     roots = [node for node in _nodes(text) if node.is_root and not node.need.startswith("pin-")]
     refused = [node for node in roots if "uninstallable" in node.says or "not installable" in node.says]
-    return [str(Demand("", "", node.need, node.spec, "installed")).removesuffix(" is installed") for node in refused]
+    return [f"{node.need} {node.spec.removeprefix('==')}".strip() + _in_brackets(node.requires) for node in refused]
+
+
+def _in_brackets(requires: dict[str, str]) -> str:
+    return f" (which requires {', '.join(f'{need}{spec}' for need, spec in requires.items())})" if requires else ""
 
 
 def _tree_specs(text: str) -> list[str]:
