@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,17 @@ _NOT_PROVIDED = re.compile(
     re.MULTILINE,
 )
 # pixi: `├─ pytorch-gpu 2.10.0 would require` and below it `└─ arm-variant * sbsa, for which no candidates were found`.
-_NO_CANDIDATES = re.compile(r"[─-] ([a-z][\w.-]{1,60})[^\n]{0,80}? would require\s[^\w\n]*([a-z][\w.-]{1,60})[^,\n]{0,60}, for which no candidates")
+_NO_CANDIDATES = re.compile(
+    r"[─-] ([a-z][\w.-]{1,60})[^\n]{0,80}? would require\s[^\w\n]*([a-z][\w.-]{1,60})[^,\n]{0,60}, for which no candidates"
+)
 _ENDED = re.compile(r"pytorch[=>]=?2\.(?:[6-9]|\d\d)|torchvision[=>]=?0\.2[1-9]|torchaudio[=>]=?2\.(?:[6-9]|\d\d)")
-_CONDA = re.compile(r"UnsatisfiableError|libmamba|\b(?:conda|mamba|micromamba)\b|[├└]─ | conflicts for:|found to be in conflict", re.IGNORECASE)
-_IGNORED = re.compile(r"Ignored the following versions that require a different python version: (?P<releases>[^\n]{1,20000})")
+_CONDA = re.compile(
+    r"UnsatisfiableError|libmamba|\b(?:conda|mamba|micromamba)\b|[├└]─ | conflicts for:|found to be in conflict",
+    re.IGNORECASE,
+)
+_IGNORED = re.compile(
+    r"Ignored the following versions that require a different python version: (?P<releases>[^\n]{1,20000})"
+)
 # What reads as a conflict only where two requirements of one package are there.
 _SPOKEN = "requirements-spoken"
 
@@ -54,7 +62,9 @@ def with_conflict(hit: Hit, text: str) -> Hit | None:
     if signature not in {"pip-resolution", "pip-requires-python", "conda-excluded", _SPOKEN}:
         return hit
     demands = read_demands(around)
-    conflict = _of_pythons(demands, around) or (None if signature == "pip-requires-python" else _of_pair(demands, around))
+    conflict = _of_pythons(demands, around) or (
+        None if signature == "pip-requires-python" else _of_pair(demands, around)
+    )
     if conflict is None and signature not in {"pip-requires-python", _SPOKEN}:
         conflict = _of_conda(demands, around)
     if conflict is None:
@@ -76,7 +86,8 @@ def _of_pythons(demands: Sequence[Demand], text: str) -> _Conflict | None:
 
 
 def _of_pair(demands: Sequence[Demand], text: str) -> _Conflict | None:
-    pair = min(_excluding(demands), key=_rank, default=None)
+    conda = bool(_CONDA.search(text))
+    pair = min(_excluding(demands, has_builds=conda), key=_rank, default=None)
     if pair is None:
         return None
     wish, asks = pair
@@ -86,8 +97,9 @@ def _of_pair(demands: Sequence[Demand], text: str) -> _Conflict | None:
     if wish.asker and not release and (release := _release_for(wish, asks)):
         wish, asks = asks, wish
         needs += [f"{asks.asker}=={release}"]
-    conda = _CONDA.search(text)
-    told, way = (_in_words_of_conda(each) if conda else each for each in (f"{wish}; {asks}", _way_out(wish, asks, release)))
+    told, way = (
+        _in_words_of_conda(each) if conda else each for each in (f"{wish}; {asks}", _way_out(wish, asks, release))
+    )
     return _Conflict(told, way, tuple(needs))
 
 
@@ -95,21 +107,36 @@ def _in_words_of_conda(text: str) -> str:
     return re.sub(r"==([\w.]+?)\.\*", r"=\1", text)
 
 
-def _excluding(demands: Sequence[Demand]) -> Iterator[tuple[Demand, Demand]]:
-    """Give the pairs that exclude each other: of the releases of one asker none may go with the other demand."""
+def _excluding(demands: Sequence[Demand], *, has_builds: bool) -> Iterator[tuple[Demand, Demand]]:
+    """Give the pairs that exclude each other: of the releases of one asker none may go with the other demand.
+
+    A release of conda is one of several builds (``has_builds``), of which one can be chosen. Elsewhere it requires all
+    that is said of it.
+    """
     groups: dict[tuple[str, str, str], list[Demand]] = {}
     for each in demands:
         key = (fold(each.need), fold(each.asker), "" if each.asker else f"{each.kind}{each.spec}")
         groups.setdefault(key, []).append(each)
-    every = [*groups.items()]
-    for at, (key, group) in enumerate(every):
-        for other, rivals in every[at + 1 :]:
-            if key[0] == other[0] and (key[1] != other[1] or not key[1]) and _all_exclude(group, rivals):
-                yield (rivals[0], group[0]) if rivals[0].kind != "required" != group[0].asker else (group[0], rivals[0])
+    for (one, group), (other, rivals) in itertools.combinations(groups.items(), 2):
+        if one[0] != other[0] or (one[1] == other[1] and one[1]):
+            continue
+        sides = (_choices(group, has_builds=has_builds), _choices(rivals, has_builds=has_builds))
+        pairs = [_first_excluding(*choices) for choices in itertools.product(*sides)]
+        if pairs[0] and all(pairs):
+            first, second = pairs[0]
+            yield (second, first) if first.asker and not second.asker else (first, second)
 
 
-def _all_exclude(group: Sequence[Demand], rivals: Sequence[Demand]) -> bool:
-    return all(one.spec and other.spec and one.excludes(other) for one in group for other in rivals)
+def _first_excluding(one: Sequence[Demand], other: Sequence[Demand]) -> tuple[Demand, Demand] | None:
+    return next((pair for pair in itertools.product(one, other) if pair[0].excludes(pair[1])), None)
+
+
+def _choices(group: Sequence[Demand], *, has_builds: bool) -> list[list[Demand]]:
+    """Return what is said of each release, or of each of its builds."""
+    by_release: dict[object, list[Demand]] = {}
+    for number, each in enumerate(group):
+        by_release.setdefault(number if has_builds else each.release, []).append(each)
+    return list(by_release.values())
 
 
 def _rank(pair: tuple[Demand, Demand]) -> int:
@@ -142,7 +169,9 @@ def _way_out(wish: Demand, asks: Demand, release: str | None) -> str:
     if not asks.asker:
         return f"Both stand in the requirements: keep one of {wanted} and {limits}"
     if release:
-        alternative = f", or {limits} with what belongs to it" if asks.spec.startswith("==") else f", or ask for {limits}"
+        alternative = (
+            f", or {limits} with what belongs to it" if asks.spec.startswith("==") else f", or ask for {limits}"
+        )
         return f"{component_of(asks.asker)} {release} takes {wanted}{alternative}"
     if wish.asker:
         return f"Take a release of {wish.asker} that goes with {limits}, or one of {asks.asker} that goes with {wanted}"
@@ -156,17 +185,31 @@ def _of_conda(demands: Sequence[Demand], text: str) -> _Conflict | None:
     fresh = "a fresh environment has no old pins: conda create -n NAME with these packages"
     if pins := re.findall(r"^ ?- (\S[^\n]{1,60}?) \(labeled as 'pin-", text, re.MULTILINE):
         told = f"the environment is pinned to {pins[0].removesuffix('.*')}"
-        return _Conflict(told, f"Take that pin away (conda-meta/pinned, conda config --show pinned_packages), or {fresh}")
+        return _Conflict(
+            told, f"Take that pin away (conda-meta/pinned, conda config --show pinned_packages), or {fresh}"
+        )
     if roots := refused_roots(text):
-        return _Conflict(_in_words_of_conda(f"what else is asked for excludes {' and '.join(roots[:4])}"), f"Take another release of one of them, or of what they share (Python, CUDA), or let all channels be looked at (--channel-priority flexible); {fresh}")
-    named = [each for each in demands if each.need and (each.asker or each.kind == "asked") and (each.spec or not each.asker)]
+        against = [str(each) for each in demands if each.asker and each.spec and each.need in roots]
+        told = "; ".join([f"what else is asked for excludes {' and '.join(roots[:4])}", *against[:2]])
+        return _Conflict(
+            _in_words_of_conda(told),
+            f"Take another release of one of them, or of what they share (Python, CUDA), or let all channels be looked at (--channel-priority flexible); {fresh}",
+        )
+    named = [
+        each for each in demands if each.need and (each.asker or each.kind == "asked") and (each.spec or not each.asker)
+    ]
     names = list(dict.fromkeys(each.asker or each.need for each in named))
     if len(names) == 1 and not any(each.asker for each in named):
         return _Conflict(f"{names[0]} does not go with what is installed in this environment", fresh.capitalize())
     if not names:
         return None
-    told = _in_words_of_conda("; ".join(dict.fromkeys(map(str, sorted(named, key=lambda each: names.index(each.asker or each.need))))))
-    return _Conflict(told[:400], f"Take another release of {' or of '.join(names[:4])}, or all from one channel (--override-channels -c conda-forge); {fresh}")
+    told = _in_words_of_conda(
+        "; ".join(dict.fromkeys(map(str, sorted(named, key=lambda each: names.index(each.asker or each.need)))))
+    )
+    return _Conflict(
+        told[:400],
+        f"Take another release of {' or of '.join(names[:4])}, or all from one channel (--override-channels -c conda-forge); {fresh}",
+    )
 
 
 def _with_complaints(hit: Hit, around: str) -> Hit:
@@ -181,14 +224,28 @@ def _with_complaints(hit: Hit, around: str) -> Hit:
     for need in [main, *(each for each in by_need if each != main and present[each] != NOT_INSTALLED)][:5]:
         have = present[need].removeprefix("==")
         ends = "is not installed" if have == NOT_INSTALLED else f"{need} {have} is installed"
-        told.append(f"{' and '.join(map(str, by_need[need][:4]))}, {'which' if have == NOT_INSTALLED else 'and'} {ends}")
+        told.append(
+            f"{' and '.join(map(str, by_need[need][:4]))}, {'which' if have == NOT_INSTALLED else 'and'} {ends}"
+        )
         spec = met([each.spec for each in by_need[need]])
         ways.append(f"'{need}{spec}'" if spec or have == NOT_INSTALLED else "")
     demands = by_need[main]
-    takers = [f"{component_of(d.asker)} {release}" for d in demands if (release := _release_for(d, Demand("", "", main, present[main], "installed")))]
+    takers = [
+        f"{component_of(d.asker)} {release}"
+        for d in demands
+        if (release := _release_for(d, Demand("", "", main, present[main], "installed")))
+    ]
     askers = " or of ".join(dict.fromkeys(each.asker for each in demands))
-    others = f"{' and '.join(dict.fromkeys(takers))} for {main} {present[main].removeprefix('==')}" if takers else f"another release of {askers}"
-    way = f"pip install {' '.join(filter(None, ways))}, or {others}" if ways[0] else f"No {main} is right for all of them: take {others}"
+    others = (
+        f"{' and '.join(dict.fromkeys(takers))} for {main} {present[main].removeprefix('==')}"
+        if takers
+        else f"another release of {askers}"
+    )
+    way = (
+        f"pip install {' '.join(filter(None, ways))}, or {others}"
+        if ways[0]
+        else f"No {main} is right for all of them: take {others}"
+    )
     spec = met([each.spec for each in demands])
     first = {"who": demands[0].asker, "who_version": demands[0].release, "need": main, "spec": spec}
     bare = {name: value for name, value in hit.groups.items() if name not in {*first, "have", "have_version"}}

@@ -45,7 +45,7 @@ class Demand:
 
 def _comparable(spec: str, rival: str) -> str:
     """Return a spec as PEP 440 takes it: Poetry's floor with a build, ``>=2.0.0+cu118``, is above the release without."""
-    return spec and re.sub(r">=([\d.]+)\+\w+", r">=\1" if "+" in rival else r">\1", spec) or "*"
+    return re.sub(r">=([\d.]+)\+\w+", r">=\1" if "+" in rival else r">\1", spec) or "*"
 
 
 def met(specs: list[str]) -> str:
@@ -75,7 +75,7 @@ def _points(*specs: str) -> list[str]:
 _NAME = r"[A-Za-z][\w.-]{0,60}?"
 _FRILLS = r"(?:\[[\w,-]{1,60}\])?(?:\{[^}]{1,160}\})?"
 _BOUND = r"[<>=!~^]=?=?\s?v?\d[\w.*+!-]{0,30}"
-_RANGE = rf"{_BOUND}(?:(?:,\s?|\sand\s){_BOUND}){{0,6}}"
+_RANGE = rf"{_BOUND}(?:(?:,\s?|\sand\s){_BOUND}){{0,15}}"
 # `torch==2.3.0`, `numpy<1.21 and >=1.17`, Poetry's `torch (^2.0.0)`, and several of them.
 _ITEM = rf"{_NAME}{_FRILLS}(?:\s?{_RANGE}|\s\([^()\n]{{1,80}}\))"
 _ASKS = re.compile(
@@ -83,12 +83,16 @@ _ASKS = re.compile(
     rf"|\b(?P<asker>{_NAME}){_FRILLS}(?:(?:==|\s)v?(?P<release>\d[\w.+!-]{{0,30}})|\s\((?P<pinned>[^()\n]{{1,60}})\)|{_BOUND})?"
     rf"(?::\w{{1,20}})?(?: which)? (?:depends on(?: both)?|requires)) (?=(?P<items>{_ITEM}(?:,? and {_ITEM}){{0,5}}))"
 )
-_ITEMS = re.compile(rf"(?P<need>{_NAME}){_FRILLS}(?:\s?(?P<spec>{_RANGE})|\s\((?P<spoken>[^()\n]{{1,80}})\))(?=,? and|$)")
+_ITEMS = re.compile(
+    rf"(?P<need>{_NAME}){_FRILLS}(?:\s?(?P<spec>{_RANGE})|\s\((?P<spoken>[^()\n]{{1,80}})\))(?=,? and|$)"
+)
 _REFUSED = re.compile(r"Cannot install (?P<items>[^\n]{0,1500}?) because these package\s+versions\s+have")
 _PINNED = re.compile(rf"(?<![\w.-])(?P<need>{_NAME})(?P<spec>(?:==|~=|[<>]=?)\d[\w.*+!-]{{0,30}})")
 _OFFERED = re.compile(rf"\bonly (?P<need>{_NAME}){_FRILLS}(?P<spec>{_RANGE}) (?:is|are) available")
 # pip-compile and pipenv: `Could not find a version that matches numpy<=1.14.5,==1.15.1`, `  click<8.0 (from flask==1.1.4->…)`.
-_MATCHES = re.compile(rf"Could not find a version that matches (?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{1,12}})")
+_MATCHES = re.compile(
+    rf"Could not find a version that matches (?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{1,12}})"
+)
 _FROM = re.compile(
     rf"^\s+(?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{0,6}}) \(from (?:(?P<asker>[A-Za-z][\w.-]{{0,60}}?)(?:\[[^\]\n]{{1,80}}\])?==(?P<release>\d[\w.+!-]{{0,30}})|-r )",
     re.MULTILINE,
@@ -115,7 +119,7 @@ _BUILD = re.compile(r"-\d[\w.]*-\w*_\d+$")
 
 def read_demands(text: str) -> list[Demand]:
     """Return what resolvers say in ``text`` of requirements, each once, in the order of its kind of sentence."""
-    lines = re.sub(r"^(?:#\d+ [\d.]+ ?)?[> \t]*(?:[×x] |[│|] +(?![├└]))?", "", text, flags=re.MULTILINE)
+    lines = re.sub(r"^(?:#\d+ [\d.]+ ?)?[> \t]*(?:[\u00d7x] |[│|] +(?![├└]))?", "", text, flags=re.MULTILINE)
     joined = re.sub(r"(?<=\S)[-`╰└]*[─>▶]*\s*\n\s*[│|]?\s*", " ", re.sub(r"^.*[├└]─.*$", "", lines, flags=re.MULTILINE))
     readers = (_complaints(text), _of_compiler(text), _sentences(joined), _of_conda(lines), _of_tree(text))
     return list(dict.fromkeys(demand for reader in readers for demand in reader))
@@ -136,7 +140,11 @@ def _of_compiler(text: str) -> Iterator[Demand]:
     listed = [*_FROM.finditer(text)]
     for match in listed:
         yield Demand(
-            match["asker"] or "", match["release"] or "", match["need"], match["spec"], "required" if match["asker"] else "asked"
+            match["asker"] or "",
+            match["release"] or "",
+            match["need"],
+            match["spec"],
+            "required" if match["asker"] else "asked",
         )
     for match in [] if listed else _MATCHES.finditer(text):
         for clause in match["spec"].split(","):
@@ -187,10 +195,15 @@ def _clause(part: str) -> str:
 _CONDA_ITEM = re.compile(
     r"(?P<need>[A-Za-z_][\w.-]{0,60}?)(?=[\[\s=<>!~]|$)(?:\[version='(?P<listed>[^']{1,4000})'[^\]]*\]|\s*(?P<spec>[<>=!~]{0,2}\d[\w.*]*(?:[,|][<>=!~]{0,2}\d[\w.*]*)*)(?:=\S*)?)?\s*"
 )
-_IN_CONFLICT = re.compile(r"(?:found to be in conflict:|^Specifications:)(?P<items>(?:\s*- [^\n]+?(?=\s+- |\s*Use \"conda|\n|$)){1,20})", re.MULTILINE)
+_IN_CONFLICT = re.compile(
+    r"(?:found to be in conflict:|^Specifications:)(?P<items>(?:\s*- [^\n]+?(?=\s+- |\s*Use \"conda|\n|$)){1,20})",
+    re.MULTILINE,
+)
 _CONFLICTS_FOR = re.compile(r"Package (?P<need>[\w.-]{1,60}) conflicts for:\s*\n(?P<items>(?:[^\n]+(?:\n|$)){1,60})")
 _YOUR_PYTHON = re.compile(r"Your python: (python\S+)")
-_PROVIDERS = re.compile(r"package (?P<asker>[\w.-]{1,60}?)-(?P<release>\d[\w.+]{0,30})-\S{1,60} requires (?P<item>[^\n]{1,90}?),? but none of the providers")
+_PROVIDERS = re.compile(
+    r"package (?P<asker>[\w.-]{1,60}?)-(?P<release>\d[\w.+]{0,30})-\S{1,60} requires (?P<item>[^\n]{1,90}?),? but none of the providers"
+)
 _PIN = re.compile(r"^ ?- (?P<item>\S[^\n]{1,60}?) \(labeled as 'pin-", re.MULTILINE)
 _COMMAND = re.compile(r"\b(?:conda|mamba|micromamba) (?:install|create)\b(?P<items>[^\n]{1,400})")
 
@@ -198,7 +211,7 @@ _COMMAND = re.compile(r"\b(?:conda|mamba|micromamba) (?:install|create)\b(?P<ite
 def _of_conda(text: str) -> Iterator[Demand]:
     listed = [chain for match in _IN_CONFLICT.finditer(text) for chain in re.split(r"(?:^|\s)- ", match["items"])]
     # Each package on the way of a chain is required too.
-    chains = [chain[:end.start()] for chain in listed for end in re.finditer(r" ->|$", chain)]
+    chains = [chain[: end.start()] for chain in listed for end in re.finditer(r" ->|$", chain)]
     for match in _CONFLICTS_FOR.finditer(text):
         chains += [chain for chain in match["items"].split("\n") if match["need"] in chain.rpartition("->")[2]]
     for chain in filter(str.strip, chains):
@@ -282,7 +295,9 @@ def _of_tree(text: str) -> Iterator[Demand]:
             if spec and all(need in option for option in options):
                 release = re.sub(r"^==|\.\*$", "", node.spec) if "||" not in node.spec else ""
                 pinned = node.need.startswith("pin-")
-                yield Demand(*(("", "") if pinned else (node.need, release)), need, spec, "asked" if pinned else "required")
+                yield Demand(
+                    *(("", "") if pinned else (node.need, release)), need, spec, "asked" if pinned else "required"
+                )
 
 
 def _nodes(text: str) -> list[_Node]:
@@ -292,7 +307,10 @@ def _nodes(text: str) -> list[_Node]:
         depth = len(match["indent"])
         path = [each for each in path if each[0] < depth]
         node = _Node(
-            match["need"], " || ".join(_tree_specs(match["spec"])), match["says"], not path and "│" not in match["indent"]
+            match["need"],
+            " || ".join(_tree_specs(match["spec"])),
+            match["says"],
+            not path and "│" not in match["indent"],
         )
         if path:
             path[-1][1].children.append(node)
@@ -316,4 +334,6 @@ def _tree_specs(text: str) -> list[str]:
     """Return the versions that a node names: `11.7.0*`, `=10.0 *`, `[1.0|1.1|...|1.7]`, with builds left out."""
     options = text.strip().strip("[]").split("|")
     words = [words[0] for option in options if (words := option.split()) and words[0] not in {"...", "*"}]
-    return list(dict.fromkeys(",".join(map(_conda_clause, word.split(","))) for word in words if re.search(r"\d", word)))
+    return list(
+        dict.fromkeys(",".join(map(_conda_clause, word.split(","))) for word in words if re.search(r"\d", word))
+    )
