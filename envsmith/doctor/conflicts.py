@@ -91,14 +91,18 @@ def _of_pair(demands: Sequence[Demand], text: str) -> _Conflict | None:
     if pair is None:
         return None
     wish, asks = pair
-    needs = [f"{asks.need}{spec}" for spec in [_limits(demands, asks)] if spec and asks.asker and not wish.asker]
+    needs = [
+        f"{asks.need}{spec}"
+        for spec in [_limits(demands, asks)]
+        if spec and asks.asker and wish.kind in {"asked", "installed"}
+    ]
     release = _release_for(asks, wish) if asks.asker else None
     needs += [f"{asks.asker}=={release}"] if release else []
     if wish.asker and not release and (release := _release_for(wish, asks)):
         wish, asks = asks, wish
         needs += [f"{asks.asker}=={release}"]
     told, way = (
-        _in_words_of_conda(each) if conda else each for each in (f"{wish}; {asks}", _way_out(wish, asks, release))
+        _in_words_of_conda(each) if conda else each for each in (f"{wish}, and {asks}", _way_out(wish, asks, release))
     )
     return _Conflict(told, way, tuple(needs))
 
@@ -200,7 +204,9 @@ def _of_conda(demands: Sequence[Demand], text: str) -> _Conflict | None:
     ]
     names = list(dict.fromkeys(each.asker or each.need for each in named))
     if len(names) == 1 and not any(each.asker for each in named):
-        return _Conflict(f"{names[0]} does not go with what is installed in this environment", fresh.capitalize())
+        return _Conflict(
+            f"{names[0]} does not go with what is installed in this environment", fresh[0].upper() + fresh[1:]
+        )
     if not names:
         return None
     told = _in_words_of_conda(
@@ -252,6 +258,10 @@ def _with_complaints(hit: Hit, around: str) -> Hit:
     if not spec and present[main] != NOT_INSTALLED:
         first.pop("need")
     return dataclasses.replace(hit, groups={**bare, **first}).naming(told="; ".join(told), way=way)
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(sentences[:-1]), sentences[-1]]))
 
 
 def _with_ignored(hit: Hit, around: str) -> Hit:

@@ -94,7 +94,7 @@ _MATCHES = re.compile(
     rf"Could not find a version that matches (?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{1,12}})"
 )
 _FROM = re.compile(
-    rf"^\s+(?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{0,6}}) \(from (?:(?P<asker>[A-Za-z][\w.-]{{0,60}}?)(?:\[[^\]\n]{{1,80}}\])?==(?P<release>\d[\w.+!-]{{0,30}})|-r )",
+    rf"^\s+(?P<need>{_NAME}){_FRILLS}(?P<spec>{_BOUND}(?:,{_BOUND}){{0,6}}) \(from (?:(?P<asker>[A-Za-z][\w.-]{{0,60}}?)(?:\[[^\]\n]{{1,80}}\])?==(?P<release>\d[\w.+!]{{0,30}})|-r )",
     re.MULTILINE,
 )
 _COMPLAINT = re.compile(
