@@ -3,119 +3,285 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envsmith.doctor.needed_releases import newest_that_needs
-from envsmith.doctor.read.lines import component_of
+from envsmith.doctor.needed_releases import release_that_takes
+from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.read.resolutions import NOT_INSTALLED, Demand, met, read_complaints, read_demands, refused_roots
 from envsmith.doctor.signatures import Hit
-from envsmith.model.version import Spec
 
-_SPEC = r"(?P<spec>(?:[<>=!~]=?=?\d[\w.*+]{0,30}(?:(?:,\s?|\sand\s)(?=[<>=!~]))?){1,4})"
-# pip: `xformers 0.0.26 depends on torch==2.3.0`. uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
-_DEPENDS = re.compile(
-    r"(?:\b(?P<asker>[A-Za-z][\w.-]{0,60}?)(?:\[[\w,-]{1,60}\])?(?:\{[^}\n]{1,160}\})?(?:(?:==| )v?(?P<version>\d[\w.+]{0,30}))?"
-    rf" depends on|The user requested) (?P<need>[A-Za-z][\w.-]{{0,60}}?)(?:\[[\w,-]{{1,60}}\])?(?:\{{[^}}\n]{{1,160}}\}})?\s?{_SPEC}"
-)
 _REACH = 4000
 # An item of conda with its build, `zlib==1.2.13=h5eee18b_0`, and packages that PyTorch's channel no longer has.
 _BUILD = re.compile(r"=[\d.][\w.]*=\w*_?\w*h[0-9a-f]{7}_\d+$|=py[\d.]+_cuda")
 # libmamba: `nothing provides requested zlib ==1.2.13 h5eee18b_0`, `├─ quarto ~= does not exist (perhaps a typo or …)`.
 _NOT_PROVIDED = re.compile(
-    r"(?:nothing provides requested |[─-] )([a-z][\w.-]{1,60})(?: ([=<>~]{1,2}[\d.][\w.*]{0,30}))?(?: (\w{1,60}))?"
+    r"(?:nothing provides requested |[─-] )([a-z][\w.-]{1,60})(?: ([=<>~]{1,2}[\d.][\w.*]{0,30}))?(?: ([\w.]{1,60}))?"
     r"(?=\s*$| ~?=? ?\*?\s?does not exist \(perhaps a typo)",
     re.MULTILINE,
 )
+# pixi: `├─ pytorch-gpu 2.10.0 would require` and below it `└─ arm-variant * sbsa, for which no candidates were found`.
+_NO_CANDIDATES = re.compile(
+    r"[─-] ([a-z][\w.-]{1,60})[^\n]{0,80}? would require\s[^\w\n]*([a-z][\w.-]{1,60})[^,\n]{0,60}, for which no candidates"
+)
 _ENDED = re.compile(r"pytorch[=>]=?2\.(?:[6-9]|\d\d)|torchvision[=>]=?0\.2[1-9]|torchaudio[=>]=?2\.(?:[6-9]|\d\d)")
-# What asks in uv's words, where it is no package.
-_OF_USER = frozenset({"project", "you", "user"})
+_CONDA = re.compile(
+    r"UnsatisfiableError|libmamba|\b(?:conda|mamba|micromamba)\b|[├└]─ | conflicts for:|found to be in conflict",
+    re.IGNORECASE,
+)
+_IGNORED = re.compile(
+    r"Ignored the following versions that require a different python version: (?P<releases>[^\n]{1,20000})"
+)
+# What reads as a conflict only where two requirements of one package are there.
+_SPOKEN = "requirements-spoken"
 
 
 @dataclass(frozen=True, slots=True)
-class _Requirement:
-    """What ``asker`` (empty: the user) of a version requires of ``need``."""
+class _Conflict:
+    """What excludes each other, as a sentence, what to do, and what alone ends it, as requirements."""
 
-    asker: str
-    version: str
-    need: str
-    spec: str
-
-    def __str__(self) -> str:
-        who = f"{self.asker} {self.version}".strip()
-        return f"{who} requires {self.need}{self.spec}" if who else f"{self.need}{self.spec} is asked for"
+    told: str
+    way: str
+    needs: tuple[str, ...] = ()
+    pythons: str = ""
 
 
-def with_conflict(hit: Hit, text: str) -> Hit:
-    """Return what a resolver says with the requirements behind it, and those of one package that exclude each other."""
-    if hit.signature.id == "conda-package-unknown":
+def with_conflict(hit: Hit, text: str) -> Hit | None:
+    """Return what a resolver says with the one conflict behind it, and what mends it. ``None`` where nothing is one."""
+    around = text[max(0, hit.position - 1200) : hit.position + _REACH]
+    signature = hit.signature.id
+    if signature == "conda-package-unknown":
         return _with_absent(hit, text[max(0, hit.position - 800) : hit.position + _REACH])
-    if hit.signature.id != "pip-resolution":
+    if signature == "pip-no-version":
+        return _with_ignored(hit, around)
+    if signature == "pip-incompatible":
+        return _with_complaints(hit, around)
+    if signature not in {"pip-resolution", "pip-requires-python", "conda-excluded", _SPOKEN}:
         return hit
-    requirements = list(_requirements(text[max(0, hit.position - 400) : hit.position + _REACH]))
-    if not requirements:
+    demands = read_demands(around)
+    conflict = _of_pythons(demands, around) or (
+        None if signature == "pip-requires-python" else _of_pair(demands, around)
+    )
+    if conflict is None and signature not in {"pip-requires-python", _SPOKEN}:
+        conflict = _of_conda(demands, around)
+    if conflict is None:
+        return None if signature == _SPOKEN else hit
+    needs = "; ".join(conflict.needs)
+    return hit.naming(told=conflict.told, way=conflict.way, needs=needs, pythons=conflict.pythons)
+
+
+def _of_pythons(demands: Sequence[Demand], text: str) -> _Conflict | None:
+    """Return which Pythons a project promises that a package does not have: uv and Poetry resolve for all of them."""
+    promised = next((each for each in demands if each.need == "Python" and each.kind == "asked"), None)
+    needed = next((each for each in demands if each.need == "Python" and each.kind == "required"), None)
+    if promised is None or needed is None:
+        return None
+    pythons = met([promised.spec, needed.spec]) if "|" not in promised.spec else needed.spec
+    key = "requires-python" if "requested Python version" in text else "python"
+    told = f"the project is for Python {promised.spec}, and {needed}"
+    return _Conflict(told, f'{key} = "{pythons or needed.spec}" in pyproject.toml', pythons=pythons or needed.spec)
+
+
+def _of_pair(demands: Sequence[Demand], text: str) -> _Conflict | None:
+    conda = bool(_CONDA.search(text))
+    pair = min(_excluding(demands, has_builds=conda), key=_rank, default=None)
+    if pair is None:
+        return None
+    wish, asks = pair
+    needs = [
+        f"{asks.need}{spec}"
+        for spec in [_limits(demands, asks)]
+        if spec and asks.asker and wish.kind in {"asked", "installed"}
+    ]
+    release = _release_for(asks, wish) if asks.asker else None
+    needs += [f"{asks.asker}=={release}"] if release else []
+    if wish.asker and not release and (release := _release_for(wish, asks)):
+        wish, asks = asks, wish
+        needs += [f"{asks.asker}=={release}"]
+    told, way = (
+        _in_words_of_conda(each) if conda else each for each in (f"{wish}, and {asks}", _way_out(wish, asks, release))
+    )
+    return _Conflict(told, way, tuple(needs))
+
+
+def _in_words_of_conda(text: str) -> str:
+    return re.sub(r"==([\w.]+?)\.\*", r"=\1", text)
+
+
+def _excluding(demands: Sequence[Demand], *, has_builds: bool) -> Iterator[tuple[Demand, Demand]]:
+    """Give the pairs that exclude each other: of the releases of one asker none may go with the other demand.
+
+    A release of conda is one of several builds (``has_builds``), of which one can be chosen. Elsewhere it requires all
+    that is said of it.
+    """
+    groups: dict[tuple[str, str, str], list[Demand]] = {}
+    for each in demands:
+        key = (fold(each.need), fold(each.asker), "" if each.asker else f"{each.kind}{each.spec}")
+        groups.setdefault(key, []).append(each)
+    for (one, group), (other, rivals) in itertools.combinations(groups.items(), 2):
+        if one[0] != other[0] or (one[1] == other[1] and one[1]):
+            continue
+        sides = (_choices(group, has_builds=has_builds), _choices(rivals, has_builds=has_builds))
+        pairs = [_first_excluding(*choices) for choices in itertools.product(*sides)]
+        if pairs[0] and all(pairs):
+            first, second = pairs[0]
+            yield (second, first) if first.asker and not second.asker else (first, second)
+
+
+def _first_excluding(one: Sequence[Demand], other: Sequence[Demand]) -> tuple[Demand, Demand] | None:
+    return next((pair for pair in itertools.product(one, other) if pair[0].excludes(pair[1])), None)
+
+
+def _choices(group: Sequence[Demand], *, has_builds: bool) -> list[list[Demand]]:
+    """Return what is said of each release, or of each of its builds."""
+    by_release: dict[object, list[Demand]] = {}
+    for number, each in enumerate(group):
+        by_release.setdefault(number if has_builds else each.release, []).append(each)
+    return list(by_release.values())
+
+
+def _rank(pair: tuple[Demand, Demand]) -> int:
+    """Return what sorts pairs: what the user asks for against a requirement first, then two requirements."""
+    kinds = {each.kind for each in pair}
+    return 0 if "required" in kinds and len(kinds) > 1 else 1 if kinds == {"required"} else 2
+
+
+def _limits(demands: Sequence[Demand], asks: Demand) -> str:
+    """Return the versions that a requirement leaves, with those of the others that go with it."""
+    others = [each.spec for each in demands if each.need == asks.need and each.kind in {"required", "offered"}]
+    fitting = [spec for spec in dict.fromkeys(others) if met([asks.spec, spec])]
+    return met([asks.spec, *(spec for spec in fitting if "|" not in spec)]) if "|" not in asks.spec else ""
+
+
+def _release_for(asks: Demand, wish: Demand) -> str | None:
+    """Return the release of who asks of which it is known that it takes what the other demands."""
+    asker, need = component_of(asks.asker), component_of(asks.need)
+    with contextlib.suppress(ValueError):
+        return release_that_takes(asker, asks.release, need, wish.spec) if asker and need and wish.spec else None
+    return None
+
+
+def _way_out(wish: Demand, asks: Demand, release: str | None) -> str:
+    wanted, limits = (f"{each.need}{each.spec}" for each in (wish, asks))
+    if wish.kind == "offered" or asks.kind == "offered":
+        offer, asks = (wish, asks) if wish.kind == "offered" else (asks, wish)
+        loosen = f"Loosen {asks.need}{asks.spec}{f', which {asks.asker} asks for' if asks.asker else ''}"
+        return f"{loosen}: {offer.need}{offer.spec} is all that the index has; or name an index that has it"
+    if not asks.asker:
+        return f"Both stand in the requirements: keep one of {wanted} and {limits}"
+    if release:
+        alternative = (
+            f", or {limits} with what belongs to it" if asks.spec.startswith("==") else f", or ask for {limits}"
+        )
+        return f"{component_of(asks.asker)} {release} takes {wanted}{alternative}"
+    if wish.asker:
+        return f"Take a release of {wish.asker} that goes with {limits}, or one of {asks.asker} that goes with {wanted}"
+    return f"Ask for {limits}, or take a release of {asks.asker} that goes with {wanted}"
+
+
+def _of_conda(demands: Sequence[Demand], text: str) -> _Conflict | None:
+    """Return what conda names as incompatible without saying which two exclude each other."""
+    if not _CONDA.search(text):
+        return None
+    fresh = "a fresh environment has no old pins: conda create -n NAME with these packages"
+    if pins := re.findall(r"^ ?- (\S[^\n]{1,60}?) \(labeled as 'pin-", text, re.MULTILINE):
+        told = f"the environment is pinned to {pins[0].removesuffix('.*')}"
+        return _Conflict(
+            told, f"Take that pin away (conda-meta/pinned, conda config --show pinned_packages), or {fresh}"
+        )
+    if roots := refused_roots(text):
+        against = [str(each) for each in demands if each.asker and each.spec and each.need in roots]
+        told = "; ".join([f"what else is asked for excludes {' and '.join(roots[:4])}", *against[:2]])
+        return _Conflict(
+            _in_words_of_conda(told),
+            f"Take another release of one of them, or of what they share (Python, CUDA), or let all channels be looked at (--channel-priority flexible); {fresh}",
+        )
+    named = [
+        each for each in demands if each.need and (each.asker or each.kind == "asked") and (each.spec or not each.asker)
+    ]
+    names = list(dict.fromkeys(each.asker or each.need for each in named))
+    if len(names) == 1 and not any(each.asker for each in named):
+        return _Conflict(
+            f"{names[0]} does not go with what is installed in this environment", fresh[0].upper() + fresh[1:]
+        )
+    if not names:
+        return None
+    told = _in_words_of_conda(
+        "; ".join(dict.fromkeys(map(str, sorted(named, key=lambda each: names.index(each.asker or each.need)))))
+    )
+    return _Conflict(
+        told[:400],
+        f"Take another release of {' or of '.join(names[:4])}, or all from one channel (--override-channels -c conda-forge); {fresh}",
+    )
+
+
+def _with_complaints(hit: Hit, around: str) -> Hit:
+    """Return pip's message with all that it says of packages that are installed: first what weighs most."""
+    complaints = read_complaints(around)
+    present = {each.need: each.spec for each in complaints if each.kind == "installed"}
+    by_need = {need: [each for each in complaints if each.need == need and each.asker] for need in present}
+    if not by_need:
         return hit
-    needs = dict.fromkeys(f"{each.need}{each.spec}" for each in _binding(each for each in requirements if each.asker))
-    pair = next(_excluding(requirements), ())
-    return hit.naming(needs="; ".join(needs)[:400], told="; ".join(map(str, pair)), way=_way_out(pair))
+    main = min(by_need, key=lambda need: (present[need] == NOT_INSTALLED, need != "torch", -len(by_need[need])))
+    told, ways = [], []
+    for need in [main, *(each for each in by_need if each != main and present[each] != NOT_INSTALLED)][:5]:
+        have = present[need].removeprefix("==")
+        ends = "is not installed" if have == NOT_INSTALLED else f"{need} {have} is installed"
+        told.append(
+            f"{' and '.join(map(str, by_need[need][:4]))}, {'which' if have == NOT_INSTALLED else 'and'} {ends}"
+        )
+        spec = met([each.spec for each in by_need[need]])
+        ways.append(f"'{need}{spec}'" if spec or have == NOT_INSTALLED else "")
+    demands = by_need[main]
+    takers = [
+        f"{component_of(d.asker)} {release}"
+        for d in demands
+        if (release := _release_for(d, Demand("", "", main, present[main], "installed")))
+    ]
+    askers = " or of ".join(dict.fromkeys(each.asker for each in demands))
+    others = (
+        f"{' and '.join(dict.fromkeys(takers))} for {main} {present[main].removeprefix('==')}"
+        if takers
+        else f"another release of {askers}"
+    )
+    way = (
+        f"pip install {' '.join(filter(None, ways))}, or {others}"
+        if ways[0]
+        else f"No {main} is right for all of them: take {others}"
+    )
+    spec = met([each.spec for each in demands])
+    first = {"who": demands[0].asker, "who_version": demands[0].release, "need": main, "spec": spec}
+    bare = {name: value for name, value in hit.groups.items() if name not in {*first, "have", "have_version"}}
+    if not spec and present[main] != NOT_INSTALLED:
+        first.pop("need")
+    return dataclasses.replace(hit, groups={**bare, **first}).naming(told="; ".join(told), way=way)
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(sentences[:-1]), sentences[-1]]))
+
+
+def _with_ignored(hit: Hit, around: str) -> Hit:
+    """Return a release that pip does not find with the Pythons that it asks for, where pip left it out for that."""
+    ignored, pin = _IGNORED.search(around), hit.groups.get("pin", "")
+    spec = ignored and re.search(rf"(?:^|[ ;]){re.escape(pin)} Requires-Python ([^;\n]+)", ignored["releases"])
+    return hit.naming(pythons=spec[1].strip()) if pin and spec else hit
 
 
 def _with_absent(hit: Hit, around: str) -> Hit:
     """Return conda's message with what its channels lack: builds of another platform, PyTorch's packages after 2.5."""
+    around = re.sub(r"^> ?", "", around, flags=re.MULTILINE)
     listed = r"^\s*- ([a-z][\w.-]*[=<>]\S{1,80}|[a-z][\w.-]{1,60})$"
     items = re.findall(listed, around[at:], re.MULTILINE) if (at := around.find("NotFound")) >= 0 else []
+    items += [f"{need} (which {asker} requires)" for asker, need in _NO_CANDIDATES.findall(around)]
     items += ["=".join(filter(None, parts)).replace("===", "==") for parts in _NOT_PROVIDED.findall(around)]
     platform = re.search(r"Platform: ((?:win|osx|linux)-\w{2,8})", around)
     return hit.naming(
-        absent=", ".join(items[:6]),
+        absent=", ".join(dict.fromkeys(items[:6])),
         build=next(filter(_BUILD.search, items), None),
         ended=next(filter(_ENDED.match, items), None),
         platform=platform[1] if platform else None,
     )
-
-
-def _requirements(text: str) -> Iterator[_Requirement]:
-    for match in _DEPENDS.finditer(re.sub(r"\n\s*│?\s*", " ", text)):
-        asker = match["asker"] or ""
-        spec = re.sub(r",?\s(?:and\s)?", ",", match["spec"])
-        yield _Requirement("your project" if asker in _OF_USER else asker, match["version"] or "", match["need"], spec)
-
-
-def _excluding(requirements: Sequence[_Requirement]) -> Iterator[tuple[_Requirement, _Requirement]]:
-    """Give the pairs of which one pins a release that the other does not take."""
-    for pin in requirements:
-        for rival in requirements:
-            if pin.need == rival.need and pin.spec.startswith("==") and not _contains(rival.spec, pin.spec[2:]):
-                yield pin, rival
-
-
-def _way_out(pair: Sequence[_Requirement]) -> str:
-    """Return which release of one of two packages that exclude each other takes what the other pins."""
-    for pin, rival in (pair, pair[::-1]) if pair else ():
-        asker, need = component_of(rival.asker), component_of(pin.need)
-        if asker and need and pin.spec.startswith("==") and (release := newest_that_needs(asker, need, pin.spec[2:])):
-            alternative = (
-                f", or {rival.need}{rival.spec} with what belongs to it" if rival.spec.startswith("==") else ""
-            )
-            return f"{asker} {release} takes {pin.need}{pin.spec}{alternative}"
-    askers = [each for each in pair if each.asker]
-    if not askers:
-        return ""
-    asks, wish = askers[-1], next(each for each in pair if each is not askers[-1])
-    return f"Ask for {asks.need}{asks.spec}, or take a release of {asks.asker} that goes with {wish.need}{wish.spec}"
-
-
-def _binding(requirements: Iterable[_Requirement]) -> Iterator[_Requirement]:
-    """Give the requirements without the ranges that a release fulfils which another one pins."""
-    every = list(requirements)
-    pins = [(each.need, each.spec[2:]) for each in every if each.spec.startswith("==") and "," not in each.spec]
-    for each in every:
-        fulfilled = any(name == each.need and _contains(each.spec, pin) for name, pin in pins)
-        if each.spec.startswith("==") or not fulfilled:
-            yield each
-
-
-def _contains(spec: str, version: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return Spec.parse(spec).contains(version)
-    return True

@@ -60,7 +60,7 @@ def _of_message(hit: Hit, case: DiagnosisInput) -> Diagnosed:
         needs=needs,
         message=message_of(hit, facts),
         evidence=signature.evidence,
-        fix=("" if requirement else sentence_of(needs, facts)) + fix_of(hit, facts),
+        fix=("" if requirement or "way" in hit.groups else sentence_of(needs, facts)) + fix_of(hit, facts),
         symptom=hit.text[:300],
         stage=signature.stage,
     )

@@ -23,8 +23,9 @@ def read_messages(text: str, source: str) -> list[Hit]:
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        named = _with_parts(with_conflict(with_peer(with_parties(hit, text), text), text), text)
-        if (refusal := with_refusal(named, text)) is not None:
+        conflict = with_conflict(with_peer(with_parties(hit, text), text), text)
+        named = _with_parts(conflict, text) if conflict else None
+        if named and (refusal := with_refusal(named, text)) is not None:
             messages.append(refusal)
     return only_refusals(messages)
 

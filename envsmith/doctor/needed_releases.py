@@ -33,7 +33,7 @@ _OF_GPU = frozenset({"gpu", "driver", "cuda"})
 _DRIVERS = "toolkit-ptx-driver"
 # The last release of sources that says nothing but that there are no wheels here.
 _PLACEHOLDERS = {"torch": "0.1.2.post2"}
-_REQUIREMENT = re.compile(r"([A-Za-z][\w.-]*)((?:[<>=!~]=?=?[\w.*]+,?)+)")
+_REQUIREMENT = re.compile(r"([A-Za-z][\w.-]*)((?:[<>=!~]=?=?[\w.*+]+,?)+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +251,22 @@ def _rows_of_wheels(name: str, pin: str) -> list[Row]:
     return [row for row in listed if public(row.when[name].text.removeprefix("==")) == public(pin)]
 
 
-def newest_that_needs(name: str, needed: str, pin: str) -> str | None:
-    """Return the newest release of ``name`` of which a rule says that it needs exactly ``pin`` of ``other``."""
-    rows = [row for row in _rows_of({name, needed}) if name in row.when and needed in row.needs]
-    fitting = [row.when[name].text for row in rows if row.needs[needed].text == f"=={public(pin)}"]
-    releases = [match[1] for text in fitting if (match := re.search(r"(?:^|[<=]=)(\d[\w.]*)$", text))]
-    keyed = [(key, text) for text in releases if (key := version_key(text))]
-    return max(keyed)[1] if keyed else None
+def release_that_takes(name: str, release: str, needed: str, spec: str) -> str | None:
+    """Return the release of ``name`` of which a rule says that it needs exactly a version in ``spec`` of another one.
+
+    It is the newest for a pin. For a range it is the nearest after ``release``, else the newest.
+    """
+    wanted = Spec.parse(spec)
+    takers: dict[str, str] = {}
+    for row in _rows_of({name, needed}):
+        pin = row.needs[needed].exact if name in row.when and needed in row.needs else None
+        match = re.search(r"(?:^|[<=]=)(\d[\w.]*)$", row.when[name].text) if pin else None
+        if pin and match and (wanted.contains(pin) or public(pin) == public(wanted.exact)):
+            takers[match[1]] = pin
+    keyed = sorted((key, text) for text in takers if (key := version_key(text)))
+    own = key_of(release)
+    later = [text for key, text in keyed if own and key > own and not wanted.exact]
+    return later[0] if later else keyed[-1][1] if keyed else None
 
 
 def _agreed(requirements: Sequence[str]) -> dict[str, str]:

@@ -218,7 +218,19 @@ def _filled(text: str, hit: Hit) -> str:
 
 
 # What is added to the groups of a hit: the conditions of variants may name it.
-_ADDED = ("needs", "told", "way", "header_package", "absent", "build", "ended", "platform", "parts", "requirements")
+_ADDED = (
+    "needs",
+    "told",
+    "way",
+    "pythons",
+    "header_package",
+    "absent",
+    "build",
+    "ended",
+    "platform",
+    "parts",
+    "requirements",
+)
 # A release that a command asks for.
 _REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'|\b(pip install [A-Za-z][\w.-]*)$")
 
