@@ -4,6 +4,7 @@
     python bench/truth.py names --seed 1 --count 300 --torch 2.13.0=PYTHON
     python bench/truth.py imports --seed 1 --draw pairs.jsonl --torch 2.13.0=PYTHON
     python bench/truth.py pairs --seed 1 --draw pairs.jsonl
+    python bench/truth.py asked --seed 1 --each 4
 
 `wheels` draws pairs of a compiled wheel and a build of torch, says whether they link, then imports that torch and loads
 every compiled file of the wheel. It needs the package index, uv and about 6 GB of disk, for one build at a time.
@@ -16,6 +17,9 @@ are written down first (`--draw FILE`), then installed and imported (`--labels F
 
 `pairs` does the same with packages that nobody measured, and writes what the imports said as sets for
 `bench/knowledge.py --index`.
+
+`asked` draws what neighbouring releases of packages that no table has do not share, writes Python's message of it, and
+asks `doctor` with the package index. Labels are read by `ast` from whole wheels.
 """
 
 from __future__ import annotations
@@ -26,9 +30,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from measuring import truth_imports, truth_names, truth_pairs, truth_wheels
+from measuring import truth_asked, truth_imports, truth_names, truth_pairs, truth_wheels
 
-HALVES = {"wheels": truth_wheels, "names": truth_names, "imports": truth_imports, "pairs": truth_pairs}
+HALVES = {
+    "wheels": truth_wheels,
+    "names": truth_names,
+    "imports": truth_imports,
+    "pairs": truth_pairs,
+    "asked": truth_asked,
+}
 
 
 def main() -> int:

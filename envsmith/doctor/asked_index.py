@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from envsmith.doctor.facts import Facts
-from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version, listed_project
+from envsmith.doctor.lacks import Lack, best_answer, installed_version
 from envsmith.doctor.mended_line import MendedLine, find_mended_line
-from envsmith.doctor.read.lines import fold
+from envsmith.doctor.suspects import Suspect, suspects
 from envsmith.doctor.traced_releases import with_traced_releases
-from envsmith.errors import EnvsmithError
+from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.presence import Presence
 from envsmith.lock.index.asked_lines import first_without, releases_with
 from envsmith.lock.index.asked_names import FIRST, MOST, AskedReleases, between, spread
 from envsmith.lock.index.index import PackageIndex
@@ -21,56 +24,70 @@ from envsmith.model.code_line import CodeLine
 from envsmith.net.http import NotFoundError
 
 _Answer = TypeVar("_Answer")
-# How many packages are asked for, because a person waits.
-_PACKAGES = 2
+# How many packages are asked for.
+_PACKAGES = 3
 # What all releases of so many years have is missing because another copy is imported: nobody installs an older one.
 _YEARS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class AskedIndex:
-    """The package index of the user. ``say`` hears what is read, and why something could not be."""
+    """The package index of the user. ``say`` hears what is read, and why something could not be.
+
+    A question takes ``longest`` seconds, because a person waits.
+    """
 
     find: Callable[[], PackageIndex]
     say: Callable[[str], None]
+    longest: float = 10.0
+    clock: Callable[[], float] = time.monotonic
 
     def names(self, lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:
         """Return the names with those of the packages that lack something, read where they are published."""
-        packages: dict[str, tuple[str, Lack]] = {}
+        end = self.clock() + self.longest
+        read: set[str] = set()
         for lack in lacks:
-            for root in _roots(lack):
-                project = _project(root, lack, facts)
-                if project and project not in names.distributions():
-                    packages.setdefault(project, (root, lack))
-        for project, (root, lack) in [*packages.items()][:_PACKAGES]:
-            is_installed = _is_installed(root, lack)
-            version = installed_version(project, facts)
-            try:
-                with AskedReleases(
-                    self.find(), project, years=None if is_installed else _YEARS, among=version
-                ) as releases:
-                    self.say(
-                        f"reading releases of {project} on the package index, because what is asked was not measured"
-                    )
-                    names = _read(root, lack, facts, names, releases) or names
-            except NotFoundError:
-                continue
-            except EnvsmithError as error:
-                self.say(f"not read: {error.message}")
+            for each in suspects(lack, facts, names):
+                left = end - self.clock()
+                if each.project in read or len(read) >= _PACKAGES or left < 1:
+                    continue
+                read.add(each.project)
+                if added := self._names_of(each, facts, names, left):
+                    names = added
+                    break
         return names
+
+    def _names_of(self, suspect: Suspect, facts: Facts, names: NameIndex, longest: float) -> NameIndex | None:
+        """Return the names with those of a package, ``None`` where it explains nothing or the index does not say."""
+        years = None if suspect.is_installed else _YEARS
+        version = installed_version(suspect.project, facts)
+        try:
+            with AskedReleases(
+                self.find(), suspect.project, years=years, among=version, longest=longest, clock=self.clock
+            ) as releases:
+                self.say(
+                    f"reading releases of {suspect.project} on the package index, because what is asked was not measured"
+                )
+                return _Reading(suspect, facts, names, releases, self.say).index()
+        except NotFoundError:
+            return None
+        except EnvsmithError as error:
+            self.say(f"not read: {error.message}")
+            return None
 
     def traced(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> Facts:
         """Return the facts with the releases that printed the tracebacks of texts, where no version is stated."""
-        return with_traced_releases(facts, texts, self._releases)
+        end = self.clock() + self.longest
+
+        def releases(project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
+            why, left = "which of them printed the traceback", end - self.clock()
+            return self._answer(project, why, lambda each: releases_with(each, lines), left) or () if left > 1 else ()
+
+        return with_traced_releases(facts, texts, releases)
 
     def mended(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> MendedLine | None:
         """Return the line at which a package itself failed, where a newer release has it no longer."""
         return find_mended_line(facts, texts, self._mending)
-
-    def _releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
-        """Return the releases of a project that have lines of code, none where the index does not say."""
-        why = "which of them printed the traceback"
-        return self._answer(project, why, lambda releases: releases_with(releases, lines)) or ()
 
     def _mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
         """Return the release of a version that has a line of code, and the first after it that has not."""
@@ -80,12 +97,14 @@ class AskedIndex:
             since = first_without(releases, line, of_version[-1]) if of_version else None
             return (of_version[-1], since) if since else None
 
-        return self._answer(project, "which of them still has what failed", mending)
+        return self._answer(project, "which of them still has what failed", mending, self.longest)
 
-    def _answer(self, project: str, why: str, question: Callable[[AskedReleases], _Answer]) -> _Answer | None:
+    def _answer(
+        self, project: str, why: str, question: Callable[[AskedReleases], _Answer], longest: float
+    ) -> _Answer | None:
         """Return what the releases of a project answer, ``None`` where the index does not say."""
         try:
-            with AskedReleases(self.find(), project) as releases:
+            with AskedReleases(self.find(), project, longest=longest) as releases:
                 self.say(f"reading releases of {project} on the package index: {why}")
                 return question(releases)
         except NotFoundError:
@@ -95,53 +114,65 @@ class AskedIndex:
             return None
 
 
-def _roots(lack: Lack) -> Iterator[str]:
-    """Yield the modules of which a package may be asked for: of the message, else of the call above it."""
-    if lack.root:
-        yield lack.root
-        return
-    yield from (name.partition(".")[0] for name in callables(lack) if "." in name)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The releases of a package, read until those between which the answer changes are neighbours."""
+
+    suspect: Suspect
+    facts: Facts
+    names: NameIndex
+    releases: AskedReleases
+    say: Callable[[str], None]
+
+    def index(self) -> NameIndex | None:
+        """Return the names with those of the releases that were read.
+
+        ``None`` where they have neither what is asked nor the module that it is asked of, or where a package that is only
+        a guess tells nothing. Where time runs out, nothing is said of the releases between those that differ.
+        """
+        read, states, new = set[int](), dict[int, object](), self._first()
+        index: NameIndex | None = None
+        while new:
+            try:
+                later = self.names.with_names(self.releases.names(read | new, self.suspect.root))
+                answer = best_answer(self.suspect.lack, self.facts, later)
+            except NetworkError as error:
+                if len(set(states.values())) < 2:
+                    raise
+                self.say(f"not read to the end: {error.message}")
+                unread = {at for low, high in _differing(states) for at in range(low + 1, high)}
+                return self.names.with_names(self.releases.names(read, self.suspect.root, unread=unread))
+            if answer is None or answer[1].distribution != self.releases.project:
+                return None
+            read, index, presence = read | new, later, answer[1]
+            places = {version: at for at, version in enumerate(self.releases.versions)}
+            states = {places[v]: (v in presence.present, v in presence.absent) for v in presence.releases}
+            if presence.present and presence.absent:
+                new = between(read, {at: states.get(at) for at in read})
+            else:  # a few releases may be the only ones that differ
+                new = spread(len(places), MOST) - read
+            if not new or len(read | new) > MOST + FIRST:
+                return index if self._is_told(presence, index) else None
+        return index
+
+    def _first(self) -> set[int]:
+        versions = self.releases.versions
+        places = spread(len(versions))
+        with suppress(ValueError):  # what an upgrade took away or brought lies next to the release that is stated
+            at = versions.index(installed_version(self.releases.project, self.facts) or "")
+            places |= {at - 1, at, at + 1} & {*range(len(versions))}
+        return places
+
+    def _is_told(self, presence: Presence, index: NameIndex) -> bool:
+        """Return whether the releases explain the message: they differ, or the text shows that the package is meant."""
+        if self.suspect.is_guess:
+            return bool(presence.present and presence.absent)
+        owner = index.ask(self.suspect.lack.owner) if self.suspect.lack.root else None
+        return bool(presence.present) or owner is None or bool(owner.present)
 
 
-def _project(root: str, lack: Lack, facts: Facts) -> str | None:
-    """Return the project that brings a module, where it is known, or the text shows that it was installed.
-
-    A module of one's own may have the name of a project that has nothing to do with it. One inside of another module
-    tells by itself whether the project has it.
-    """
-    listed = listed_project(root)
-    project = listed or fold(root)
-    is_nested = "." in lack.owner and not lack.file
-    is_there = listed or is_nested or project in facts.distributions or _is_installed(root, lack)
-    return project if is_there else None
-
-
-def _is_installed(root: str, lack: Lack) -> bool:
-    """Return whether a path in the text shows that the module is one that was installed, and none of one's own."""
-    return f"-packages/{root}/" in lack.around.replace("\\", "/")
-
-
-def _read(root: str, lack: Lack, facts: Facts, names: NameIndex, releases: AskedReleases) -> NameIndex | None:
-    """Return the index with the releases between which the answer changes.
-
-    ``None`` where they have neither what is asked nor the module that it is asked of.
-    """
-    versions = releases.versions
-    places = spread(len(versions))
-    with suppress(ValueError):
-        places.add(versions.index(installed_version(releases.project, facts) or ""))
-    while places:
-        index = names.with_names(releases.names(places, root))
-        answer = best_answer(lack, facts, index)
-        if answer is None or answer[1].distribution != releases.project:
-            return None
-        present, absent = answer[1].present, answer[1].absent
-        if present and absent:
-            new = between(places, {at: (v in present, v in absent) for at, v in enumerate(versions)})
-        else:  # a few releases may be the only ones that differ
-            new = spread(len(versions), MOST) - places
-        if not new or len(places | new) > MOST + FIRST:
-            owner = index.ask(lack.owner) if lack.root else None
-            return index if present or owner is None or owner.present else None
-        places = places | new
-    return None
+def _differing(states: Mapping[int, object]) -> Iterator[tuple[int, int]]:
+    """Yield the neighbours that differ and have others between them."""
+    for low, high in itertools.pairwise(sorted(states)):
+        if high - low > 1 and states[low] != states[high]:
+            yield low, high

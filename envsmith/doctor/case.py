@@ -122,8 +122,10 @@ def read_case(
     ]
     names = names or NameIndex.installed()
     explained = _explained(lacks, hits, facts, names, needs)
-    if published and (unmeasured := [lack for lack, explanation, _ in explained if not explanation.is_certain]):
-        explained = _explained(lacks, hits, facts, published().names(unmeasured, facts, names), needs)
+    if published and (unmeasured := _unmeasured(lacks, hits, explained)):
+        read = published().names(unmeasured, facts, names)
+        explained = [each for each in explained if each[0] not in unmeasured]
+        explained += _explained(unmeasured, hits, facts, read, needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     return DiagnosisInput(
@@ -142,6 +144,17 @@ def _explains(hit: Hit) -> bool:
     signature = hit.signature
     is_failure = signature.severity is Severity.ERROR or "Error: " in hit.text
     return signature.kind in {"cause", "other"} and is_failure and not is_lack(hit)
+
+
+def _unmeasured(
+    lacks: Iterable[Lack],
+    hits: Sequence[Hit],
+    explained: Sequence[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]],
+) -> list[Lack]:
+    """Return the lacks of which nothing certain is known, neither by names nor by a message that names its cause."""
+    places = {lack.hit.place for lack, explanation, _ in explained if explanation.is_certain}
+    places |= {hit.place for hit in hits if hit.signature.kind == "cause"}
+    return [lack for lack in lacks if lack.hit.place not in places and not (lack.is_told and lack.owner)]
 
 
 def _explained(

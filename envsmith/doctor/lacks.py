@@ -91,6 +91,11 @@ class Lack:
         return next((f.package for f in reversed(self.frames) if not f.package or f.package != distribution), None)
 
     @property
+    def is_of_class(self) -> bool:
+        """Return whether a class lacks it, not an object: what methods set on an instance does not count."""
+        return f"type object '{self.owner}' has no attribute '{self.name}" in self.around
+
+    @property
     def is_of_model(self) -> bool:
         """Return whether a model is told that no package was asked for by its path: a newer release may have it."""
         return self.hit.signature.id.removeprefix(_ID) in words().lack_paths
@@ -173,6 +178,8 @@ def is_lack(hit: Hit) -> bool:
 def lack_of(hit: Hit, text: str) -> Lack:
     """Return what a hit says is lacking, with the calls and the lines around it."""
     kind, name, owner = hit.signature.id.removeprefix(_ID), hit.groups.get("name", ""), hit.groups.get("owner", "")
+    if kind == "member" and "." in owner and owner.islower() and listed_project(owner.partition(".")[0]):
+        kind = "attribute"  # `'jax.interpreters.xla' has no attribute 'x'`: people leave the word module out
     if path := words().lack_paths.get(kind):
         kind, owner = "name" if name else "module", path.format(owner=owner.replace("-", "_"))
     return Lack(
@@ -229,6 +236,14 @@ def with_module(lack: Lack, facts: Facts, index: NameIndex) -> Lack | None:
     return dataclasses.replace(lack, owner=next(iter(differing))) if len({*differing.values()}) == 1 else None
 
 
+def with_import(lack: Lack) -> Lack:
+    """Return a lack whose message leaves the module out with that of the one import around it that asks for the name."""
+    if lack.kind != "name" or lack.owner:
+        return lack
+    owners = {module for module, imported in _IMPORT.findall(lack.around) if lack.name in re.findall(r"\w+", imported)}
+    return dataclasses.replace(lack, owner=owners.pop()) if len(owners) == 1 else lack
+
+
 def _is_borne_out(presence: Presence, facts: Facts) -> bool:
     """Return whether releases differ, and the stated one is none that has the name."""
     version = installed_version(presence.distribution, facts)
@@ -276,7 +291,7 @@ def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> It
 
 def _of_argument(lack: Lack, index: NameIndex) -> Iterator[Question]:
     """Yield the classes of the packages in the calls that take an argument of that name, where only few do."""
-    callers = dict.fromkeys(fold(f.package) for f in reversed(lack.frames) if f.package)
+    callers = dict.fromkeys([*index.asked, *(fold(f.package) for f in reversed(lack.frames) if f.package)])
     for distribution in [each for each in callers if each in index.distributions()][:_SEARCHED]:
         paths = index.callables_taking("__init__", lack.name, distribution)
         if len(paths) <= _FEW:
@@ -333,12 +348,9 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
     """Yield dotted paths that a class or function of that name may have, and whether each is a mere guess."""
     first, _, remainder = name.partition(".")
     tail = f".{remainder}" if remainder else ""
-    for module, imported in _IMPORT.findall(lack.around):
-        if first in re.findall(r"\w+", imported):
-            yield f"{module}.{name}", False
-    aliases = {**words().aliases, **{alias: module for module, alias in _ALIAS.findall(lack.around)}}
-    if first in aliases:
-        yield f"{aliases[first]}{tail}", False
+    yield from ((path, False) for path in imported_paths(name, lack))
+    if first in words().classes:
+        yield f"{words().classes[first]}{tail}", False
     if index.distribution_of(name):
         yield name, False
     likely = tuple(likely_packages(first, lack, facts, index))
@@ -349,6 +361,17 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
             yield f"{base}{tail}", True
     if first[:1].isupper():
         yield from ((f"{root}.{name}", True) for root, of in _by_use(index) if of not in likely)
+
+
+def imported_paths(name: str, lack: Lack) -> Iterator[str]:
+    """Yield the dotted paths of a name that the imports around a message bring, under a name of their own too."""
+    first, _, remainder = name.partition(".")
+    for module, imported in _IMPORT.findall(lack.around):
+        if first in re.findall(r"\w+", imported):
+            yield f"{module}.{name}"
+    aliases = {**words().aliases, **{alias: module for module, alias in _ALIAS.findall(lack.around)}}
+    if first in aliases:
+        yield f"{aliases[first]}.{remainder}".rstrip(".")
 
 
 def _by_use(index: NameIndex) -> list[tuple[str, str]]:
@@ -377,7 +400,8 @@ def likely_packages(name: str, lack: Lack, facts: Facts, index: NameIndex) -> It
     callers = (fold(f.package) for f in reversed(lack.frames) if f.package)
     lower = lack.around.lower().replace("_", "-").replace(" ", "-")
     stated = (d for d in indexed if installed_version(d, facts) or d in lower)
-    yield from dict.fromkeys(d for d in ((owner,) if owner else ()) + tuple(callers) + tuple(stated) if d in indexed)
+    likely = ((owner,) if owner else ()) + index.asked + tuple(callers) + tuple(stated)
+    yield from dict.fromkeys(d for d in likely if d in indexed)
 
 
 def installed_version(distribution: str, facts: Facts) -> str | None:
@@ -419,6 +443,8 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
                 presence = _not_required(presence, index)
             weight = _weight(presence, facts)
             is_better = best is None or weight > best[0] or (weight == best[0] and best[1].is_guess > question.is_guess)
+            if best is not None and weight == best[0] == 0 and presence.distribution in index.asked:
+                is_better = _is_named(question, index) and not _is_named(best[1], index)
             if is_better and not (question.is_guess and weight < 2):
                 best = (weight, question, presence)
             if weight == 3:
@@ -435,18 +461,40 @@ def _asked(question: Question, lack: Lack, index: NameIndex) -> Presence | None:
 
     A class has a member or an argument also in releases in which only the module that it is written in has the class.
     """
-    presence = index.ask(question.path, question.argument)
+    presence = _held(question.path, question, lack, index)
     if presence is None:
         return None
     if lack.kind == "module" and (module := index.ask_module(question.path)):
         return dataclasses.replace(module, successor=presence.successor)
-    path = index.definition(question.path) if lack.kind in {"argument", "member"} else question.path
-    written = index.ask(path, question.argument) if path != question.path else None
-    if written is None or written.distribution != presence.distribution:
+    if lack.kind not in {"argument", "member"}:
         return presence
-    present, unknown = presence.present | written.present, presence.unknown | written.unknown
-    absent = frozenset(presence.releases) - present - unknown
-    return dataclasses.replace(presence, present=present, unknown=unknown - present, absent=absent)
+    for path in {*_twins(question, presence, index), index.definition(question.path)} - {question.path}:
+        written = _held(path, question, lack, index)
+        if written is not None and written.distribution == presence.distribution:
+            present, unknown = presence.present | written.present, presence.unknown | written.unknown
+            absent = frozenset(presence.releases) - present - unknown
+            presence = dataclasses.replace(presence, present=present, unknown=unknown - present, absent=absent)
+    return presence
+
+
+def _held(path: str, question: Question, lack: Lack, index: NameIndex) -> Presence | None:
+    """Return which releases have what is asked under a path: of a class not what only its objects have."""
+    presence = index.ask(path, question.argument)
+    if presence is None or not lack.is_of_class:
+        return presence
+    later = index.set_later(path)
+    return dataclasses.replace(presence, present=presence.present - later, absent=presence.absent | later)
+
+
+def _twins(question: Question, presence: Presence, index: NameIndex) -> Iterator[str]:
+    """Yield the paths of what is asked in other modules of a package that was just read: releases move their classes."""
+    if presence.distribution not in index.asked:
+        return
+    parts = question.path.split(".")
+    last = len(parts) - (question.argument is None)
+    at = next((at for at in range(last) if parts[at][:1].isupper()), last - 1)
+    for path in index.definitions(parts[at], presence.distribution):
+        yield ".".join([path, *parts[at + 1 :]])
 
 
 def has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:

@@ -40,24 +40,25 @@ def another_copy(lack: Lack, question: Question, presence: Presence, version: st
 def not_set_yet(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
     """Explain a member that methods set on an instance, of a release that sets it or of one that is not known."""
     name, spec = presence.distribution, presence.short_spec()
-    older = "" if version or not presence.absent else ", or the installed release is another"
+    is_asked = bool(lack.frames) and lack.frames[-1].package == name and bool(presence.absent)
     is_foreign = bool(version and question.is_guess and presence.absent)
-    before = short_spec_of(presence.releases, set(presence.releases) - presence.present) if is_foreign else ""
+    older = "" if version or is_asked or not presence.absent else ", or the installed release is another"
+    before = short_spec_of(presence.releases, set(presence.releases) - presence.present)
+    if is_asked:
+        fix = f" Make the object anew with the installed {name} if an older one stored it, or install {name}{before}."
+    elif is_foreign:
+        fix = f" {lack.owner} is of another package, written for {name}{before}: take that, or a newer release of it."
+    else:
+        fix = f" If the installed release is another, install {name}{spec}." if older else ""
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"{name}{spec} sets {thing_of(lack, question)} on its objects while they are made or used: what sets it has"
         f" not run for this one{older}.{asker_of_name(lack, name)}",
-        fix=f"See where {name} sets {lack.name}, and on what condition."
-        + (f" If the installed release is another, install {name}{spec}." if older else "")
-        + (
-            f" {lack.owner} is of another package, written for {name}{before}: take that, or a newer release of it."
-            if before
-            else ""
-        ),
+        fix=f"See where {name} sets {lack.name}, and on what condition.{fix}",
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={name: version or "*", **user_of_name(lack, name)},
-        needs={name: before or spec} if older or before else {},
+        needs={name: before} if is_asked or is_foreign else {name: spec} if older else {},
         presence=presence,
     )
 

@@ -72,6 +72,7 @@ class Words:
     moved_names: Mapping[Text, Text]
     configurations: Mapping[Text, tuple[Text, ...]]
     bases: Mapping[Text, Text]
+    classes: Mapping[Text, Text]
     constructors: Mapping[Text, Text]
     given_arguments: Mapping[Text, Text]
     header_packages: Mapping[Text, Text]

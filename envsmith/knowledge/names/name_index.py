@@ -42,6 +42,11 @@ class NameIndex:
         """Return an index that has these names of a distribution, whether or not its folder has others."""
         return NameIndex(self._folder, (*self._added.values(), names))
 
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Return the distributions whose names were added."""
+        return tuple(self._added)
+
     @cached_property
     def roots(self) -> dict[str, str]:
         """Import roots (``megatron.core``) with the distribution that is asked for each."""
@@ -112,10 +117,19 @@ class NameIndex:
 
     def is_set_later(self, path: str) -> bool:
         """Return whether a member is one that methods set on an instance: before they run, no release has it."""
+        presence = self.ask(path)
+        return presence is not None and bool(presence.present) and presence.present <= self.set_later(path)
+
+    def set_later(self, path: str) -> frozenset[str]:
+        """Return the releases in which methods alone set a member, on an instance: the class itself has it not."""
         name = self.distribution_of(path)
         walk = self._walk(name) if name else None
-        bodies = {place.body for place in walk.follow(path).places} if walk else set()
-        return bodies == {"."}
+        if walk is None:
+            return frozenset()
+        later = written = 0
+        for place in walk.follow(path).places:
+            later, written = (later | place.bits, written) if place.body == "." else (later, written | place.bits)
+        return walk.versions(later & ~written)
 
     def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
         """Return the file that was read of a release. Where it was not read, those of its neighbours."""
@@ -230,8 +244,8 @@ def _presence(
     walk: Walk, name: str, path: str, answer: Availability, *, argument: str | None = None, successor: str | None = None
 ) -> Presence:
     everything = (1 << len(walk.releases)) - 1
-    kept = everything & ~_refusing(walk, path)
-    present, unknown = answer.present & kept, answer.unknown & ~answer.present & kept
+    kept = everything & ~_refusing(walk, path) & ~walk.unread
+    present, unknown = answer.present & kept, (answer.unknown & ~answer.present & kept) | walk.unread
     return Presence(
         distribution=name,
         path=path,

@@ -53,7 +53,7 @@ class MeasuredRelease:
 class Head:
     """What the file says of itself. ``reader`` is the generation of the reader that made the lines.
 
-    Of a sample, only some of the releases were read.
+    Of a sample, only some of the releases were read. ``unread`` are the bits of those that nobody opened.
     """
 
     distribution: str
@@ -61,6 +61,7 @@ class Head:
     roots: tuple[str, ...]
     releases: tuple[MeasuredRelease, ...]
     is_sample: bool = False
+    unread: int = 0
 
 
 def encode(head: Head, table: Table) -> bytes:
@@ -330,6 +331,11 @@ class NamesFile:
             lines = {line: widened[bits] for line, bits in lines.items()}
         return {line: bits for line, bits in lines.items() if bits}
 
+    def may_bind(self, module: str, name: str) -> bool:
+        """Return ``True``: to ask for the name costs no more."""
+        del module, name
+        return True
+
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a class or function of that name is written, those nearest to the root first."""
         written = re.compile(rf"^{re.escape(name)} [?+-]*(?:@?:|~?\()", re.MULTILINE)
@@ -343,21 +349,7 @@ class NamesFile:
 
         A class is called by its own name and by ``__init__``. Without an argument it is every callable of that name.
         """
-        is_constructor = name == "__init__"
-        owner_form = r"(?:\w+\.)*" + (r"\w+" if is_constructor else re.escape(name))
-        argument_form = rf"[^\n]*(?<!\w){re.escape(argument)}(?!\w)" if argument else ""
-        forms = [rf"(?P<made>{owner_form})\.__(?:init|new)__ [?+-]{{0,4}}~?\({argument_form}"]
-        forms += [rf"(?P<held>{owner_form})\.{re.escape(argument)} !"] if argument else []
-        forms += [] if is_constructor else [rf"(?P<plain>{owner_form}) [?+-]{{0,4}}~?\({argument_form}"]
-        form = re.compile(rf"^(?:{'|'.join(forms)})", re.MULTILINE)
-        needle = argument if is_constructor else name
-        paths = {
-            f"{module}.{match[match.lastgroup or 0]}"
-            for module, text in self.texts()
-            if needle in text and argument in text
-            for match in form.finditer(text)
-        }
-        return tuple(sorted(paths, key=lambda path: (path.count("."), path)))
+        return callables_in(self.texts(), name, argument)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yield every module with its lines as text."""
@@ -374,6 +366,25 @@ class NamesFile:
         modules = dict.fromkeys(module for part in parts for module in part)
         tables = ((m, self._joined([part.get(m) for part in parts], new_places)) for m in modules)
         return {module: lines for module, lines in tables if lines}
+
+
+def callables_in(texts: Iterable[tuple[str, str]], name: str, argument: str) -> tuple[str, ...]:
+    """Return the dotted paths of the callables of a name that take an argument, of modules with their lines as text."""
+    is_constructor = name == "__init__"
+    owner_form = r"(?:\w+\.)*" + (r"\w+" if is_constructor else re.escape(name))
+    argument_form = rf"[^\n]*(?<!\w){re.escape(argument)}(?!\w)" if argument else ""
+    forms = [rf"(?P<made>{owner_form})\.__(?:init|new)__ [?+-]{{0,4}}~?\({argument_form}"]
+    forms += [rf"(?P<held>{owner_form})\.{re.escape(argument)} !"] if argument else []
+    forms += [] if is_constructor else [rf"(?P<plain>{owner_form}) [?+-]{{0,4}}~?\({argument_form}"]
+    form = re.compile(rf"^(?:{'|'.join(forms)})", re.MULTILINE)
+    needle = argument if is_constructor else name
+    paths = {
+        f"{module}.{match[match.lastgroup or 0]}"
+        for module, text in texts
+        if needle in text and argument in text
+        for match in form.finditer(text)
+    }
+    return tuple(sorted(paths, key=lambda path: (path.count("."), path)))
 
 
 def _lines(text: str) -> dict[str, int]:

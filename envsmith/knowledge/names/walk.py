@@ -96,6 +96,10 @@ class Names(Protocol):
         """Return the lines of a module, or ``None`` where no release has it."""
         ...
 
+    def may_bind(self, module: str, name: str) -> bool:
+        """Return whether a module may bind a name: ``False`` where its text alone tells that it does not."""
+        ...
+
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a class or function of that name is written."""
         ...
@@ -118,6 +122,7 @@ class Walk:
         self.releases = tuple(m.version for m in self.files)
         self.date = max((m.date for m in file.head.releases), default="")
         self._everything = (1 << len(self.releases)) - 1
+        self.unread = file.head.unread
 
     def versions(self, bits: int) -> frozenset[str]:
         """Return the releases of a set of bits."""
@@ -270,7 +275,7 @@ class Walk:
             origin = f"{module}.{origin}"  # a dot is missing where only type checkers read it (transformers' xlstm)
         if not is_below(origin, self._roots):
             return self._star_beyond(origin, name, bits)
-        if origin == module:
+        if origin == module or not self._file.may_bind(origin, name):
             return Reached()
         return self.find(origin, name, bits, star=True, depth=depth + 1)
 

@@ -7,9 +7,10 @@ next to open until two that differ are neighbours, so that what is said of a bor
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TypeVar
@@ -17,25 +18,32 @@ from typing import TypeVar
 from packaging.version import Version
 
 from envsmith.errors import ContentError, NetworkError
-from envsmith.knowledge.names.names_file import Head, MeasuredRelease, ModuleLines
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, ModuleLines, callables_in
+from envsmith.knowledge.names.walk import UNMEASURED
 from envsmith.lock.index.cython_names import cython_names
 from envsmith.lock.index.index import IndexFile, PackageIndex
-from envsmith.lock.index.module_lines import module_lines
+from envsmith.lock.index.module_lines import ModuleMemo, module_lines, module_of
 from envsmith.lock.index.release_sources import Archive, SourceMember, choose_file, open_archive
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 # How many releases are opened at first, and about how many at most.
-FIRST, MOST = 9, 24
+FIRST, MOST = 7, 24
 # A name that was only reserved, or a slip: it says nothing of the time before 0.0.1.
 _PLACEHOLDER = Version("0")
 # A person waits for the answer, in seconds.
-_LONGEST = 25.0
+_LONGEST = 10.0
 _JOBS = 8
 # An sdist is fetched as a whole.
 _MAX_SDIST = 8 << 20
 # The largest compiled module that is read for its names.
 _MAX_COMPILED = 4 << 20
+# How long the sources may be together in which a class is looked for by its name.
+_MAX_SEARCHED = 40 << 20
+# What a source has that may bind names which it does not spell.
+_MAKES_NAMES = re.compile(
+    rb"import \(?\*|globals|vars\(|locals\(|exec\(|__getattr__|sys\.modules|azy|attach|__members__"
+)
 
 
 def spread(count: int, most: int = FIRST) -> set[int]:
@@ -74,6 +82,8 @@ class AskedReleases:
         self._files = files if among in files and among not in recent else recent
         self._archives: dict[str, Archive | None] = {}
         self._sources: dict[SourceMember, bytes] = {}
+        self.memo = ModuleMemo()
+        self.is_closed = False
         self._opened = ExitStack()
         self._clock = clock
         self._longest, self._end = longest, clock() + longest
@@ -82,6 +92,7 @@ class AskedReleases:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.is_closed = True
         self._opened.close()
 
     @property
@@ -89,12 +100,13 @@ class AskedReleases:
         """Return the releases that can be read, oldest first."""
         return tuple(self._files)
 
-    def names(self, places: Iterable[int], root: str) -> AskedNames:
+    def names(self, places: Iterable[int], root: str, *, unread: Collection[int] = ()) -> AskedNames:
         """Open the releases at some places of :attr:`versions`, and return their names below an import root.
 
-        A release that cannot be read is left out.
+        A release that cannot be read is left out. Of those at ``unread`` places nothing is known.
         """
-        archives = {self.versions[at]: archive for at, archive in self._opened_at(places).items()}
+        opened = self._opened_at(places)
+        archives = {self.versions[at]: opened.get(at) for at in sorted({*opened, *unread})}
         versions = list(archives)
         files = [(version, self._files[version]) for version in versions]
         releases = tuple(
@@ -105,9 +117,10 @@ class AskedReleases:
             reader=0,
             roots=(root,),
             releases=releases,
-            is_sample=len(versions) < len(self.versions),
+            is_sample=len(opened) < len(self.versions),
+            unread=sum((archive is None) << at for at, archive in enumerate(archives.values())),
         )
-        return AskedNames(head, list(archives.values()), self._read)
+        return AskedNames(head, list(archives.values()), self)
 
     def sources(self, places: Iterable[int], paths: Collection[str]) -> dict[int, dict[str, bytes]]:
         """Return the files of ``paths``, below ``site-packages``, that each release at some places has.
@@ -116,7 +129,7 @@ class AskedReleases:
         """
         archives = self._opened_at(places)
         chosen = {at: [member for member in each.members if member.path in paths] for at, each in archives.items()}
-        contents = self._read([*archives.values()], [member for members in chosen.values() for member in members])
+        contents = self.read([*archives.values()], [member for members in chosen.values() for member in members])
         return {at: {member.path: contents[member] for member in members} for at, members in chosen.items()}
 
     def _opened_at(self, places: Iterable[int]) -> dict[int, Archive]:
@@ -139,7 +152,7 @@ class AskedReleases:
             if entered:
                 self._opened.push(entered[0])
 
-    def _read(self, archives: Sequence[Archive], members: Sequence[SourceMember]) -> Mapping[SourceMember, bytes]:
+    def read(self, archives: Sequence[Archive], members: Sequence[SourceMember]) -> Mapping[SourceMember, bytes]:
         """Return sources, those that were not read yet out of the first of the archives that has them."""
         owners: dict[int, list[SourceMember]] = defaultdict(list)
         for member in dict.fromkeys(members):
@@ -152,10 +165,10 @@ class AskedReleases:
         for at, sources in self._in_time(lambda at: twice(read, at), list(owners)).items():
             by_path = dict(sources)
             self._sources |= {member: by_path[member.path] for member in owners[at]}
-        return self._sources
+        return {member: self._sources[member] for member in members}
 
     def _in_time(self, work: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> dict[_Task, _Answer]:
-        if self._clock() > self._end:
+        if tasks and self._clock() > self._end:
             raise NetworkError(
                 f"Cannot read {self.project} on the package index: it takes more than {self._longest:.0f} s."
             )
@@ -187,50 +200,86 @@ def _of_years(files: Mapping[str, IndexFile], years: int | None) -> dict[str, In
 class AskedNames:
     """Names as a measured file holds them, of which each module is read when it is asked for."""
 
-    def __init__(
-        self,
-        head: Head,
-        archives: Sequence[Archive],
-        read: Callable[[Sequence[Archive], Sequence[SourceMember]], Mapping[SourceMember, bytes]],
-    ) -> None:
+    def __init__(self, head: Head, archives: Sequence[Archive | None], releases: AskedReleases) -> None:
         self.head = head
-        self._archives = archives
-        self._members = [{member.path: member for member in archive.members} for archive in archives]
-        self._compiled = frozenset().union(*(archive.compiled for archive in archives))
-        self._read = read
+        self._opened = {at: archive for at, archive in enumerate(archives) if archive}
+        self._members = {at: {member.path: member for member in each.members} for at, each in self._opened.items()}
+        self._compiled = frozenset().union(*(each.compiled for each in self._opened.values()))
+        self._releases = releases
         self._modules: dict[str, ModuleLines | None] = {}
 
     def module(self, name: str) -> ModuleLines | None:
-        """Return the lines of a module, or ``None`` where no release has it. ``NetworkError`` when it cannot be read."""
+        """Return the lines of a module, or ``None`` where no release has it.
+
+        ``NetworkError`` when it cannot be read, as long as the releases are open. After that nothing is known of it.
+        """
         if name not in self._modules:
-            lines = self._lines(name)
+            try:
+                lines = self._lines(name)
+            except NetworkError:
+                if not self._releases.is_closed:
+                    raise
+                everything = (1 << len(self.head.releases)) - 1
+                lines = {"": everything, "* ?": everything}
             self._modules[name] = ModuleLines.of_lines(lines) if lines else None
         return self._modules[name]
 
+    def may_bind(self, module: str, name: str) -> bool:
+        """Return whether a source of a module has the name, a star import, or what makes names when it runs."""
+        if module in self._modules:
+            return True
+        members = {member for here in self._sources_of(module).values() for member in here}
+        word = name.encode()
+        return not members or any(word in text or _MAKES_NAMES.search(text) for text in self._read(members).values())
+
     def modules_defining(self, name: str) -> tuple[str, ...]:
-        """Return none: that would read every module."""
-        del name
-        return ()
+        """Return the modules in which a release writes a class or function of that name, of a few that were opened."""
+        written = re.compile(rf"^(?:class|def|async def) {re.escape(name)}\b".encode(), re.MULTILINE)
+        modules = {module for module, text in self._texts() if written.search(text)}
+        return tuple(sorted(modules, key=lambda module: (module.count("."), module)))
 
     def callables_taking(self, name: str, argument: str) -> tuple[str, ...]:
-        """Return none: that would read every module."""
-        del name, argument
-        return ()
+        """Return the dotted paths of the callables of that name that take an argument, in a few of the releases."""
+        words = [word.encode() for word in (name, argument)]
+        modules = {module for module, text in self._texts() if all(word in text for word in words)}
+        return callables_in(((module, "\n".join(self._lines(module))) for module in sorted(modules)), name, argument)
+
+    def _texts(self) -> Iterator[tuple[str, bytes]]:
+        """Yield modules with each of their sources: of the newest release, the oldest and others while they are not long."""
+        places = [*self._opened]
+        left, members = _MAX_SEARCHED, dict[SourceMember, None]()
+        for at in dict.fromkeys([*places[-1:], *places[:1], *places]):
+            added = [m for m in self._opened[at].members if self._is_searched(m.path) and m not in members]
+            left -= sum(member.size for member in added)
+            members |= dict.fromkeys(added) if left >= 0 else {}
+        contents = self._read(members)
+        yield from ((module_of(member.path), contents[member]) for member in members)
+
+    def _is_searched(self, path: str) -> bool:
+        roots = tuple(f"{root.replace('.', '/')}/" for root in self.head.roots)
+        return path.endswith(".py") and path.startswith(roots) and not UNMEASURED & {*path.split("/")}
+
+    def _sources_of(self, module: str) -> dict[int, list[SourceMember]]:
+        stem = module.replace(".", "/")
+        paths = [f"{stem}{end}" for end in (".py", "/__init__.py", ".pyi", "/__init__.pyi")]
+        return {at: [members[path] for path in paths if path in members] for at, members in self._members.items()}
 
     def _lines(self, name: str) -> dict[str, int]:
         stem = name.replace(".", "/")
-        paths = [f"{stem}{end}" for end in (".py", "/__init__.py", ".pyi", "/__init__.pyi")]
+        own = self._sources_of(name)
         sources: dict[str, dict[SourceMember, int]] = defaultdict(lambda: defaultdict(int))
         folders = compiled = no_stub = 0
-        for at, archive in enumerate(self._archives):
-            here = [self._members[at][path] for path in paths if path in self._members[at]]
+        for at, archive in self._opened.items():
+            here = own[at]
             for member in here:
                 sources[member.path][member] |= 1 << at
             folders |= (not here and any(path.startswith(f"{stem}/") for path in self._members[at])) << at
             compiled |= (name in archive.compiled) << at
             no_stub |= (bool(archive.compiled) and not _is_inside(name, archive.compiled)) << at
-        contents = self._read(self._archives, [member for members in sources.values() for member in members])
-        lines = module_lines(name, sources, contents.__getitem__, no_stub=no_stub, compiled=self._compiled)
+        contents = self._read(member for members in sources.values() for member in members)
+        lines = module_lines(
+            name, sources, contents.__getitem__, no_stub=no_stub, compiled=self._compiled, memo=self._releases.memo
+        )
         read = self._add_compiled(name, lines)
         if compiled & ~read:
             lines["* !"] |= compiled & ~read
@@ -239,15 +288,18 @@ class AskedNames:
         lines[""] |= folders | compiled
         return {line: bits for line, bits in lines.items() if bits}
 
+    def _read(self, members: Iterable[SourceMember]) -> Mapping[SourceMember, bytes]:
+        return self._releases.read([*self._opened.values()], [*members])
+
     def _add_compiled(self, name: str, lines: dict[str, int]) -> int:
         """Add what a compiled module may bind, and return the bits of the releases whose file tells."""
         files: dict[SourceMember, int] = defaultdict(int)
-        for at, archive in enumerate(self._archives):
+        for at, archive in self._opened.items():
             if (file := archive.binaries.get(name)) and file.size <= _MAX_COMPILED:
                 files[file] |= 1 << at
         contents: Mapping[SourceMember, bytes] = {}
         with suppress(NetworkError):  # it is then as if no file told
-            contents = self._read(self._archives, list(files)) if files else {}
+            contents = self._read(files) if files else {}
         read = 0
         for file, bits in files.items():
             names = cython_names(contents[file]) if file in contents else None

@@ -70,7 +70,7 @@ def open_archive(fetcher: Fetcher, file: IndexFile) -> Iterator[Archive]:
     if not file.is_wheel:
         yield _sdist(fetcher, file)
         return
-    with RemoteWheel(fetcher, file.url, budget=_BUDGET) as wheel:
+    with RemoteWheel(fetcher, file.url, budget=_BUDGET, size=file.size) as wheel:
         entries = {_purelib(name): (name, crc, size) for name, crc, size in wheel.entries()}
         yield Archive(
             members=tuple(SourceMember(p, crc, size) for p, (_, crc, size) in entries.items() if is_source(p)),

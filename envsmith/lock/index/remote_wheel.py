@@ -20,6 +20,8 @@ from envsmith.net.http import Fetcher, RangeReply
 
 # Enough for the end record and, in most wheels, the whole central directory.
 _TAIL = 1 << 16
+# A wheel up to this size costs one request as a whole, less than its directory and a few members of it.
+SMALL = 4 << 20
 _BLOCK = 1 << 16
 # libtorch_python.so has up to 30 MiB compressed; nothing that is read here comes near the double of that.
 DEFAULT_BUDGET = 96 << 20
@@ -38,7 +40,7 @@ class RemoteFile(io.RawIOBase):
     :meth:`expect` opens one answer for a stretch that will be read in order, so that a member costs one request.
     """
 
-    def __init__(self, fetcher: Fetcher, url: str, *, budget: int = DEFAULT_BUDGET) -> None:
+    def __init__(self, fetcher: Fetcher, url: str, *, budget: int = DEFAULT_BUDGET, tail: int = _TAIL) -> None:
         super().__init__()
         self._fetcher = fetcher
         self._url = url
@@ -48,7 +50,7 @@ class RemoteFile(io.RawIOBase):
         self._reply: RangeReply | None = None
         self._at = 0
         self._blocks: list[tuple[int, bytes]] = []
-        with fetcher.open_range(url, -_TAIL) as reply:
+        with fetcher.open_range(url, -tail) as reply:
             self.total = reply.total
             self._keep(reply.start, self._take(reply, reply.total - reply.start))
 
@@ -93,8 +95,10 @@ class RemoteFile(io.RawIOBase):
         self._left = budget
 
     def expect(self, start: int, stop: int) -> None:
-        """Prepare for reading bytes ``start`` to ``stop`` in order."""
+        """Prepare for reading bytes ``start`` to ``stop`` in order, unless they are kept."""
         self.release()
+        if self._is_kept(start, min(stop, self.total)):
+            return
         self._open = self._fetcher.open_range(self._url, start, min(stop, self.total))
         self._reply = self._open.__enter__()
         self._at = start
@@ -140,6 +144,9 @@ class RemoteFile(io.RawIOBase):
                 return data[self._pos - start : end - start]
         return None
 
+    def _is_kept(self, start: int, stop: int) -> bool:
+        return any(first <= start and stop <= first + len(data) for first, data in self._blocks)
+
     def _streamed(self, end: int) -> bytes | None:
         if self._reply is None or not 0 <= self._pos - self._at <= _SKIP:
             return None
@@ -150,11 +157,15 @@ class RemoteFile(io.RawIOBase):
 
 
 class RemoteWheel:
-    """The members of a wheel on the index. A context manager; every method may raise ``NetworkError``."""
+    """The members of a wheel on the index. A context manager; every method may raise ``NetworkError``.
 
-    def __init__(self, fetcher: Fetcher, url: str, *, budget: int = DEFAULT_BUDGET) -> None:
+    One whose ``size`` is known to be small is read at once.
+    """
+
+    def __init__(self, fetcher: Fetcher, url: str, *, budget: int = DEFAULT_BUDGET, size: int | None = None) -> None:
         self._url = url
-        self._file = RemoteFile(fetcher, url, budget=min(budget, _MAX_DIRECTORY))
+        tail = size if size and _TAIL < size <= SMALL else _TAIL
+        self._file = RemoteFile(fetcher, url, budget=min(budget, _MAX_DIRECTORY), tail=tail)
         with self._readable():
             self._zip = zipfile.ZipFile(self._file)
         self._file.allow(budget)

@@ -132,6 +132,78 @@ def test_releases_that_make_names_when_they_are_imported_may_have_it_and_the_oth
     assert finding.needs == {"bmtrain": "<0.2"}
 
 
+@pytest.fixture
+def moved() -> Index:
+    """An index of twenty releases of torch-geometric, whose class moves at 0.5 and has no norm from 0.12 on."""
+    index = Index()
+    for minor in range(20):
+        place = "old" if minor < 5 else "conv/new"
+        norm = "  @staticmethod\n  def norm(): ..." if minor < 12 else "  def forward(self, norm): self.norm = norm"
+        sources = {f"torch_geometric/{place}.py": f"class FastConv:\n{norm}\n  def __init__(self, size): ..."}
+        index.release(f"0.{minor}", {"torch_geometric/__init__.py": "", **sources})
+    return index
+
+
+PATH = "/env/lib/python3.10/site-packages/torch_geometric/data.py"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "from torch_geometric.old import FastConv\n",
+        "I use torch_geometric of last year.\n",
+        "torch-geometric==0.15\n",
+        f'Traceback (most recent call last):\n  File "{PATH}", line 2, in norm\n    FastConv.norm()\n',
+    ],
+)
+def test_a_class_whose_package_the_text_tells_is_looked_for_in_it_wherever_releases_keep_it(moved, before):
+    finding = root_of(f"{before}AttributeError: type object 'FastConv' has no attribute 'norm'", moved)
+
+    assert finding.needs == {"torch-geometric": "<0.12"}
+
+
+def test_an_argument_of_a_constructor_is_asked_of_the_package_in_the_path_beside_it():
+    index = Index()
+    for minor in range(20):
+        arguments = "size, fast=False" if minor >= 7 else "size"
+        index.release(f"0.{minor}", {"bmtrain/deep/net.py": f"class Net:\n  def __init__(self, {arguments}): ..."})
+    text = "TypeError: __init__() got an unexpected keyword argument 'fast'\n\n.../site-packages/bmtrain/deep/net.py"
+
+    assert root_of(text, index).needs == {"bmtrain": ">=0.7"}
+
+
+def test_a_package_that_explains_nothing_of_an_object_of_ones_own_leaves_it_unexplained(moved):
+    text = f'{HEAD.format(line="x")}  File "{PATH}", line 2, in f\n    g.h\nAttributeError: '
+
+    assert root_of(f"{text}'Graph' object has no attribute 'norm'", moved) is None
+    assert root_of(f"{text}'NoneType' object has no attribute 'norm'", moved) is None
+
+
+def test_a_name_whose_module_the_message_leaves_out_is_asked_of_the_import_beside_it():
+    index = Index()
+    for minor in range(9):
+        index.release(f"0.{minor}", {"sklearn/externals/__init__.py": "import joblib" if minor < 4 else ""})
+    text = "ImportError: cannot import name 'joblib'\n    from sklearn.externals import joblib"
+
+    assert root_of(text, index).needs == {"scikit-learn": "<0.4"}
+
+
+def test_where_time_runs_out_only_releases_that_were_seen_to_have_it_are_named(index):
+    now = iter([0.0, 0.0, 1.0, 1.0] + [2.0] * 4 + [99.0] * 50)
+    text = HEAD.format(line="import bmtrain") + f"ImportError: cannot import name 'fresh' from 'bmtrain' {INSTALLED}"
+    said: list[str] = []
+
+    diagnosis = diagnose(
+        read_texts([("log", text)]),
+        [("log", text)],
+        names=NameIndex(Path("nowhere")),
+        published=lambda: AskedIndex(lambda: index, said.append, clock=lambda: next(now)),
+    )
+
+    assert diagnosis.root.finding.needs == {"bmtrain": ">=0.14"}
+    assert said[-1].startswith("not read to the end: ")
+
+
 FRAME = '  File "/env/lib/python3.11/site-packages/bmtrain/__init__.py", line {line}, in init\n    {code}\n'
 
 

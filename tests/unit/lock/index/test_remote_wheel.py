@@ -25,7 +25,14 @@ def test_one_member_costs_two_requests_and_not_the_whole_file(fetcher, make_whee
     with RemoteWheel(fetcher, URL) as wheel:
         assert wheel.read("demo/a.txt", max_bytes=1 << 20) == b"x" * 300_000
         assert wheel.metadata() == META
-    assert len(fetcher.asked) == 3
+    assert len(fetcher.asked) == 2
+
+
+def test_a_wheel_that_is_known_to_be_small_costs_one_request(fetcher, make_wheel):
+    fetcher.files[URL] = make_wheel({"a.bin": b"x" * 200_000, "demo/a.py": b"x = 1"}, zipfile.ZIP_STORED)
+    with RemoteWheel(fetcher, URL, size=len(fetcher.files[URL])) as wheel:
+        assert dict(wheel.read_all(["a.bin", "demo/a.py"], max_bytes=1 << 20))["demo/a.py"] == b"x = 1"
+    assert len(fetcher.asked) == 1
 
 
 def test_a_stream_can_be_left_early(fetcher, make_wheel):
@@ -114,7 +121,8 @@ def test_a_remote_file_reads_like_a_local_one(fetcher, reads, expect):
 
 def test_members_that_lie_near_each_other_cost_one_request_together(fetcher, make_wheel):
     small = {f"demo/m{i}.py": b"x = %d\n" % i for i in range(40)}
-    fetcher.files[URL] = make_wheel({**small, "demo/big.bin": b"\0" * 3_000_000, "far/a.py": b"y"}, zipfile.ZIP_STORED)
+    big, last = {"demo/big.bin": b"\0" * 3_000_000}, {"far/last.bin": b"\0" * 100_000}
+    fetcher.files[URL] = make_wheel({**small, **big, "far/a.py": b"y", **last}, zipfile.ZIP_STORED)
     with RemoteWheel(fetcher, URL) as wheel:
         before = len(fetcher.asked)
         found = dict(wheel.read_all([*reversed(small), "far/a.py"], max_bytes=100))
