@@ -18,6 +18,7 @@ from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.signatures import Hit, Signature
 from envsmith.doctor.stated_environment import check_versions
+from envsmith.doctor.unsaid_lacks import explain_unsaid
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
@@ -124,6 +125,8 @@ def read_case(
     explained = _explained(lacks, hits, facts, names, needs)
     if published and (unmeasured := [lack for lack, explanation, _ in explained if not explanation.is_certain]):
         explained = _explained(lacks, hits, facts, published().names(unmeasured, facts, names), needs)
+    if not (explained or any(hit.signature.severity is not Severity.NOTE for hit in hits)):
+        explained = explain_unsaid(texts, facts, names, needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     return DiagnosisInput(
