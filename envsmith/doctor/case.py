@@ -18,6 +18,7 @@ from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.signatures import Hit, Signature
 from envsmith.doctor.stated_environment import check_versions
+from envsmith.doctor.unsaid_lacks import explain_unsaid
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
@@ -126,6 +127,8 @@ def read_case(
         read = published().names(unmeasured, facts, names)
         explained = [each for each in explained if each[0] not in unmeasured]
         explained += _explained(unmeasured, hits, facts, read, needs)
+    if not (explained or any(hit.signature.severity is not Severity.NOTE for hit in hits)):
+        explained = explain_unsaid(texts, facts, names, needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     return DiagnosisInput(

@@ -49,7 +49,9 @@ def rewriting_of(
         return None  # what came later is missing from an old release: nothing took its place
     if question.argument is None:
         name = presence.successor or words().moved_names.get(question.path)
-        return Rewriting(gone=lack.name or question.path, name=name) if name else None
+        if name is None or "._" in f".{name}":  # what is private replaces nothing
+            return None
+        return Rewriting(gone=lack.name or question.path, name=name)
     release = version or presence.releases[-1]
     for name in _successors(presence, question.argument):
         if _takes(question.path, name, release, index):

@@ -289,7 +289,9 @@ class Hit:
 
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern.translate(QUOTES), re.IGNORECASE)
+    """Return a pattern in which no word of English is the package that a message asks for."""
+    package = f"(?P<need>(?!(?:{'|'.join(words().not_packages)})(?![\\w-]))"
+    return re.compile(pattern.replace("(?P<need>", package).translate(QUOTES), re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

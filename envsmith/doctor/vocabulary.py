@@ -62,6 +62,7 @@ class Words:
     source: Pattern
     quoted_by: Pattern
     supposed: Pattern
+    not_packages: tuple[Text, ...]
     notices: Pattern
     chained: Pattern
     named_cause: Pattern

@@ -36,6 +36,7 @@ _SMI_GPU = re.compile(
 )
 _SMI_LIST = re.compile(r"^\s{0,8}(?:\[\d\] )?GPU \d{1,3}: ([^\n(]{3,80}?)(?: \(UUID|[ \t]{0,80}$)", re.MULTILINE)
 _MEMLOCK = re.compile(r"max locked memory\s{1,40}\(kbytes, -l\)\s{1,8}(\d{1,14}|unlimited)")
+_TOLD_MEMLOCK = re.compile(r"\bmemlock\b[^\n,;.]{0,40}? set to (\d{1,8} ?[KM])\b", re.IGNORECASE)
 _NOFILE = re.compile(r"open files\s{1,40}\(-n\)\s{1,8}(\d{1,12}|unlimited)")
 _SHM = re.compile(r"^\S{1,40}\s{1,40}(\d[\d.]{0,12}[KMGT]?)\s[^\n]{0,80}\s/dev/shm[ \t]{0,80}$", re.MULTILINE)
 _PYTHON = re.compile(
@@ -114,6 +115,8 @@ def _smi(text: str, draft: Draft, source: str) -> None:
 def _limits(text: str, draft: Draft) -> None:
     if match := _MEMLOCK.search(text):
         draft.limits["memlock"] = -1 if match[1] == "unlimited" else int(match[1]) * 1024
+    elif (match := _TOLD_MEMLOCK.search(text)) and (size := bytes_of(match[1])):
+        draft.limits["memlock"] = size
     if match := _NOFILE.search(text):
         draft.limits["nofile"] = -1 if match[1] == "unlimited" else int(match[1])
     if "/dev/shm" in text and (match := _SHM.search(text)) and (size := bytes_of(match[1])) is not None:

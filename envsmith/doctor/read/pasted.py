@@ -18,9 +18,11 @@ _MIDDLE = 1 << 20
 # What never ends is not read for ever.
 _MOST = 8 << 30
 _LINE = 2000
-# What loggers and collectors of logs put before a line: a time, or as vLLM does a level, a time and a file.
+# What loggers and collectors of logs put before a line: a time and a level, or as vLLM does a level, a time and a file.
+# What pages and pytest put there: the mark of a quotation, the E of an error.
 _STAMP = (
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?:?[ \t]{1,4}"
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]{1,4}"
+    r"(?:- (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - )?|>(?:[ \t]|$)|E {3}(?: {4})?"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}\.py:\d{1,5}\][ \t]?"
 )
 # The same with who speaks: `[rank3]:`, `[default0]:`, `12: ` (srun --label), `(EngineCore_0 pid=41)` of Ray and vLLM.
@@ -40,6 +42,24 @@ _CURLY = str.maketrans("\u2018\u2019\u201a\u201c\u201d\u201e\u00b4", "'''\"\"\"'
 # All quotes as one, to compare texts in which a program, a logger or a person chose another.
 QUOTES = str.maketrans('"`', "''")
 _SYMBOL = re.compile(r"(symbol:? )([\"'`])(\w+)\2")
+# What Python says of names, where a page or a person took their quotes away, and the words with which a sentence goes on.
+_WORD = r"(?!(?:an?|the|that|this|named|called|from|in|of|for|to|or|and|with)\b)"
+_NAME = rf"{_WORD}([A-Za-z_](?:[\w.]{{0,120}}\w)?)(?![\w'\"`])"
+_NOTHING_BEHIND = r"(?=[ \t]{0,8}(?:$|\(|[.,;:](?:\s|$)))"
+_UNQUOTED = tuple(
+    (phrase, re.compile(pattern), quoted)
+    for phrase, pattern, quoted in (
+        ("cannot import name ", rf"(cannot import name ){_NAME}", r"\1'\2'"),
+        ("cannot import name ", rf"(' from (?:partially initialized module )?){_NAME}{_NOTHING_BEHIND}", r"\1'\2'"),
+        (" has no attribute ", rf"(\bmodule ){_NAME}(?= has no attribute )", r"\1'\2'"),
+        (" object has no attribute ", rf"(^|[\s:]){_NAME}(?= object has no attribute )", r"\1'\2'"),
+        ("' has no attribute ", rf"(' has no attribute ){_NAME}", r"\1'\2'"),
+        ("' object has no attribute ", rf"(' object has no attribute ){_NAME}", r"\1'\2'"),
+        ("No module named ", rf"(No module named ){_NAME}{_NOTHING_BEHIND}", r"\1'\2'"),
+        ("got an unexpected keyword argument ", rf"(got an unexpected keyword argument ){_NAME}", r"\1'\2'"),
+        ("required positional argument", rf"(required positional arguments?: ){_NAME}", r"\1'\2'"),
+    )
+)
 # Of how many lines it is seen whether each begins with a host.
 _FEW_LINES = 4000
 _TROUBLE = re.compile(
@@ -73,12 +93,20 @@ def clean(text: str) -> str:
 
 
 def mended(text: str) -> str:
-    """Return ``text`` line for line without escapes of a string and quotes around a symbol.
+    """Return ``text`` line for line without escapes of a string and quotes around a symbol, and with those around names.
 
     Where a cut took the closing quote from a line, it is there again.
     """
-    lines = _SYMBOL.sub(r"\1\3", text.replace("\\'", "'").replace('\\"', '"')).split("\n")
+    text = _SYMBOL.sub(r"\1\3", text.replace("\\'", "'").replace('\\"', '"'))
+    lines = [_requoted(line) for line in text.split("\n")]
     return "\n".join(line + "'" if line.translate(QUOTES).count("'") % 2 else line for line in lines)
+
+
+def _requoted(line: str) -> str:
+    for phrase, pattern, quoted in _UNQUOTED:
+        if phrase in line:
+            line = pattern.sub(quoted, line)
+    return line
 
 
 def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
@@ -159,8 +187,6 @@ def by_speaker(text: str) -> tuple[list[int], list[str]]:
     first: dict[str, int] = {}
     for number, (speaker, _) in enumerate(lines):
         first.setdefault(speaker, number)
-    if len(first) < 2:
-        return list(range(len(lines))), text.split("\n")
     order = sorted(range(len(lines)), key=lambda number: first[lines[number][0]])
     return order, [lines[number][1] for number in order]
 

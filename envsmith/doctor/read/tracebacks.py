@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envsmith.doctor.read.lines import OWN_MODULES, fold
-from envsmith.doctor.read.pasted import by_speaker, of_last_speaker
+from envsmith.doctor.read.pasted import by_speaker, of_last_speaker, unprefixed
 from envsmith.doctor.vocabulary import words
 
 # Python's own frames, those of IPython and Jupyter (new and old), and those in the boxes of rich.
@@ -111,8 +111,31 @@ def _source(line: str, frame: re.Match[str], following: Sequence[str]) -> str:
     return (line[frame.end() :].strip() or ("" if _FRAME.search(below) else below))[:300]
 
 
+# What stands below the line of code that failed: carets, and in a notebook or a box the code that follows.
+_BELOW = re.compile(r"[\s^~]*$|\s{0,10}\d{1,6}(?:\s|$)|[│╰]|\s*\.{3}\s*$")
+
+
+def unanswered_line(text: str) -> tuple[int, str] | None:
+    """Return the number (from 0) and the code of the last line that the last traceback quotes, where no error follows."""
+    lines = unprefixed(text).split("\n")
+    for number in range(len(lines) - 1, -1, -1):
+        if arrow := _ARROW.match(lines[number]):
+            return _unanswered(lines, number, arrow[3])
+        if match := _FRAME.search(lines[number]):
+            code = _source(lines[number], match, lines[number + 1 : number + 2])
+            return _unanswered(lines, number + 1, code) if code and not match["cell"] else None
+    return None
+
+
+def _unanswered(lines: Sequence[str], number: int, code: str) -> tuple[int, str] | None:
+    rest = [line for line in lines[number + 1 :] if not _BELOW.match(line)]
+    is_apart = number + 1 >= len(lines) or _BELOW.match(lines[number + 1])
+    failure = re.compile(words().failure, re.MULTILINE)
+    return (number, code.strip()) if is_apart and not failure.search("\n".join(rest)) else None
+
+
 def completed(text: str) -> str:
-    """Return ``text`` with the module in import errors that do not name it, from the line of code above.
+    """Return ``text`` with the module in import errors that do not name it, from the line of code above or below.
 
     Lines stay lines.
     """
@@ -121,8 +144,9 @@ def completed(text: str) -> str:
     lines = text.split("\n")
     for number, line in enumerate(lines):
         if match := _CUT.match(line):
-            above = (m for earlier in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(earlier)))
-            if module := next(above, None):
+            below = (line for line in lines[number + 1 : number + 2] if match[2] in line)
+            around = [*reversed(lines[max(0, number - 3) : number]), *below]
+            if module := next((m for line in around if (m := _FROM.search(line))), None):
                 quoted = repr(match[2])
                 message = match[1] if quoted in match[1] else match[1].replace(match[2], quoted)
                 lines[number] = f"{message} from '{module[1]}'"

@@ -67,6 +67,9 @@ FORMS = {
     "another program prefers double quotes": lambda m: m.replace("'", '"'),
     "a person marks names with backticks": lambda m: re.sub("'([^']*)'", r"`\1`", m),
     "the symbol is quoted": lambda m: re.sub(r"(undefined symbol: )(\w+)", r'\1"\2"', m),
+    "a page quotes it": lambda m: re.sub("^", "> ", m, flags=re.MULTILINE),
+    "pytest marks it": lambda m: re.sub("^", "E   ", m, flags=re.MULTILINE),
+    "a logger dates it": lambda m: re.sub("^", "2026-11-28 10:15:02,123 - ERROR - ", m, flags=re.MULTILINE),
     "it comes from Windows": lambda m: m.replace("\n", "\r\n") + "\r\n",
 }
 
@@ -94,6 +97,49 @@ def test_some_messages_are_known_in_the_form_in_which_they_were_copied(form):
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_every_message_is_known_in_the_form_in_which_it_was_copied(form):
     assert not missed(copies_of(form))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cannot import name 'prepare_model_for_int8_training' from 'peft' (/x/peft/__init__.py)",
+        "AttributeError: module 'transformers' has no attribute 'LLaMATokenizer'",
+        "AttributeError: 'DataFrame' object has no attribute 'append'",
+        "ModuleNotFoundError: No module named 'torch._six'",
+        "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
+    ],
+)
+def test_a_name_is_known_without_the_quotes_around_it(message):
+    first, bare = (judged(text).diagnosed[0] for text in (message, message.replace("'", "")))
+    assert (bare.finding.rule, bare.finding.message) == (first.finding.rule, first.finding.message)
+
+
+@pytest.mark.parametrize(
+    "text", ["Trainer object has no attribute called x", "cannot import name from the transformers"]
+)
+def test_a_word_of_a_sentence_is_no_name_that_is_missing(text):
+    assert not judged(text).diagnosed
+
+
+def test_an_import_below_its_error_says_which_module_lacks_the_name():
+    text = "ImportError: cannot import name 'joblib'\n    from sklearn.externals import joblib"
+    assert judged(text).diagnosed[0].finding.rule == "sklearn-externals"
+
+
+def test_a_module_that_lacks_a_name_is_one_without_the_word_module():
+    text = "'transformers.modeling_utils' has no attribute 'no_such_name' for transformers <= 4.30"
+    assert judged(text).diagnosed[0].finding.components.keys() == {"transformers"}
+
+
+@pytest.mark.parametrize("word", ["is", "this", "version", "at", "it"])
+def test_no_word_of_english_is_the_package_that_a_message_asks_for(word):
+    text = f"RuntimeError: jaxlib {word} version 0.3.25, but this version of jax requires version >= 0.4.14."
+    assert all(word not in d.finding.needs for d in judged(text).diagnosed)
+
+
+def test_the_package_before_a_word_of_english_is_asked_for():
+    text = "RuntimeError: jaxlib is version 0.3.25, but this version of jax requires version >= 0.4.14."
+    assert judged(text).diagnosed[0].finding.needs == {"jaxlib": ">=0.4.14"}
 
 
 def test_a_message_over_several_lines_is_known_where_ranks_write_in_turn():
