@@ -34,7 +34,7 @@ _YEARS = 7
 class AskedIndex:
     """The package index of the user. ``say`` hears what is read, and why something could not be.
 
-    A question takes ``longest`` seconds, because a person waits.
+    A question takes ``longest`` seconds, because a person waits, half as long for the releases of tracebacks.
     """
 
     find: Callable[[], PackageIndex]
@@ -48,11 +48,11 @@ class AskedIndex:
         read: set[str] = set()
         for lack in lacks:
             for each in suspects(lack, facts, names):
-                left = end - self.clock()
-                if each.project in read or len(read) >= _PACKAGES or left < 1:
+                seconds = end - self.clock()
+                if each.project in read or len(read) >= _PACKAGES or seconds < 1:
                     continue
                 read.add(each.project)
-                if added := self._names_of(each, facts, names, left):
+                if added := self._names_of(each, facts, names, seconds):
                     names = added
                     break
         return names
@@ -77,11 +77,15 @@ class AskedIndex:
 
     def traced(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> Facts:
         """Return the facts with the releases that printed the tracebacks of texts, where no version is stated."""
-        end = self.clock() + self.longest
+        end = self.clock() + self.longest / 2
 
         def releases(project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
-            why, left = "which of them printed the traceback", end - self.clock()
-            return self._answer(project, why, lambda each: releases_with(each, lines), left) or () if left > 1 else ()
+            why, seconds = "which of them printed the traceback", end - self.clock()
+            return (
+                self._answer(project, why, lambda each: releases_with(each, lines), seconds) or ()
+                if seconds > 1
+                else ()
+            )
 
         return with_traced_releases(facts, texts, releases)
 

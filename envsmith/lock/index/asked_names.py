@@ -247,11 +247,11 @@ class AskedNames:
     def _texts(self) -> Iterator[tuple[str, bytes]]:
         """Yield modules with each of their sources: of the newest release, the oldest and others while they are not long."""
         places = [*self._opened]
-        left, members = _MAX_SEARCHED, dict[SourceMember, None]()
+        room, members = _MAX_SEARCHED, dict[SourceMember, None]()
         for at in dict.fromkeys([*places[-1:], *places[:1], *places]):
             added = [m for m in self._opened[at].members if self._is_searched(m.path) and m not in members]
-            left -= sum(member.size for member in added)
-            members |= dict.fromkeys(added) if left >= 0 else {}
+            room -= sum(member.size for member in added)
+            members |= dict.fromkeys(added) if room >= 0 else {}
         contents = self._read(members)
         yield from ((module_of(member.path), contents[member]) for member in members)
 

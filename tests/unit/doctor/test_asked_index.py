@@ -172,11 +172,48 @@ def test_an_argument_of_a_constructor_is_asked_of_the_package_in_the_path_beside
     assert root_of(text, index).needs == {"bmtrain": ">=0.7"}
 
 
+def test_a_member_that_the_package_itself_asks_of_an_object_and_sets_since_a_release_is_told_with_those_before():
+    index = Index()
+    for minor in range(9):
+        level = "self.level = 1" if minor >= 5 else "pass"
+        index.release(f"0.{minor}", {"bmtrain/net.py": f"class Net:\n  def __init__(self):\n    {level}"})
+    frame = '  File "/env/lib/python3.11/site-packages/bmtrain/net.py", line 9, in f\n    if self.level:\n'
+
+    finding = root_of(f"{HEAD.format(line='x')}{frame}AttributeError: 'Net' object has no attribute 'level'", index)
+
+    assert finding.needs == {"bmtrain": "<0.5"}
+    assert "Make the object anew with the installed bmtrain" in finding.fix
+
+
 def test_a_package_that_explains_nothing_of_an_object_of_ones_own_leaves_it_unexplained(moved):
     text = f'{HEAD.format(line="x")}  File "{PATH}", line 2, in f\n    g.h\nAttributeError: '
 
     assert root_of(f"{text}'Graph' object has no attribute 'norm'", moved) is None
     assert root_of(f"{text}'NoneType' object has no attribute 'norm'", moved) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fix"),
+    [
+        (
+            "def read_frames(path): ...",
+            "def read_frame(path): ...",
+            "Write bmtrain.read_frame in the place of read_frames",
+        ),
+        ("def read_frames(path): ...", "def other(path): ...", "Install bmtrain<0.5."),
+        ("read_frames = 1; read_frame = 1", "read_frame = 1", "Install bmtrain<0.5."),
+    ],
+)
+def test_a_name_much_like_it_that_came_in_the_release_in_which_another_went_is_named_beside_the_bound(old, new, fix):
+    index = Index()
+    for minor in range(9):
+        index.release(f"0.{minor}", {"bmtrain/__init__.py": old if minor < 5 else new})
+    text = HEAD.format(line="x") + f"ImportError: cannot import name 'read_frames' from 'bmtrain' {INSTALLED}"
+
+    finding = root_of(text, index)
+
+    assert finding.needs == {"bmtrain": "<0.5"}
+    assert finding.fix.startswith(fix)
 
 
 def test_a_name_whose_module_the_message_leaves_out_is_asked_of_the_import_beside_it():
