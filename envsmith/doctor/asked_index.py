@@ -24,8 +24,8 @@ from envsmith.model.code_line import CodeLine
 from envsmith.net.http import NotFoundError
 
 _Answer = TypeVar("_Answer")
-# How many packages are asked for.
-_PACKAGES = 3
+# How many packages are asked for, and how many releases of one may fail to be read.
+_PACKAGES, _FAILURES = 3, 3
 # What all releases of so many years have is missing because another copy is imported: nobody installs an older one.
 _YEARS = 7
 
@@ -136,11 +136,15 @@ class _Reading:
         """
         read, states, new = set[int](), dict[int, object](), self._first()
         index: NameIndex | None = None
+        failures = 0
         while new:
             try:
                 later = self.names.with_names(self.releases.names(read | new, self.suspect.root))
                 answer = best_answer(self.suspect.lack, self.facts, later)
             except NetworkError as error:
+                failures += 1
+                if failures <= _FAILURES and not self.releases.is_late:
+                    continue  # without the release that could not be read
                 if len(set(states.values())) < 2:
                     raise
                 self.say(f"not read to the end: {error.message}")
@@ -152,7 +156,7 @@ class _Reading:
             places = {version: at for at, version in enumerate(self.releases.versions)}
             states = {places[v]: (v in presence.present, v in presence.absent) for v in presence.releases}
             if presence.present and presence.absent:
-                new = between(read, {at: states.get(at) for at in read})
+                new = between(states, states) - read
             else:  # a few releases may be the only ones that differ
                 new = spread(len(places), MOST) - read
             if not new or len(read | new) > MOST + FIRST:

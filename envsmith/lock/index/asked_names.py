@@ -96,6 +96,11 @@ class AskedReleases:
         self._opened.close()
 
     @property
+    def is_late(self) -> bool:
+        """Return whether the time is over."""
+        return self._clock() > self._end
+
+    @property
     def versions(self) -> tuple[str, ...]:
         """Return the releases that can be read, oldest first."""
         return tuple(self._files)
@@ -153,7 +158,10 @@ class AskedReleases:
                 self._opened.push(entered[0])
 
     def read(self, archives: Sequence[Archive], members: Sequence[SourceMember]) -> Mapping[SourceMember, bytes]:
-        """Return sources, those that were not read yet out of the first of the archives that has them."""
+        """Return sources, those that were not read yet out of the first of the archives that has them.
+
+        ``NetworkError`` where one cannot be read: its release is left out from there on.
+        """
         owners: dict[int, list[SourceMember]] = defaultdict(list)
         for member in dict.fromkeys(members):
             if member not in self._sources:
@@ -162,13 +170,20 @@ class AskedReleases:
         def read(at: int) -> list[tuple[str, bytes]]:
             return list(archives[at].read([member.path for member in owners[at]]))
 
-        for at, sources in self._in_time(lambda at: twice(read, at), list(owners)).items():
+        def read_or_leave_out(at: int) -> list[tuple[str, bytes]]:
+            try:
+                return twice(read, at)
+            except NetworkError:
+                self._archives |= {v: None for v, archive in self._archives.items() if archive is archives[at]}
+                raise
+
+        for at, sources in self._in_time(read_or_leave_out, list(owners)).items():
             by_path = dict(sources)
             self._sources |= {member: by_path[member.path] for member in owners[at]}
         return {member: self._sources[member] for member in members}
 
     def _in_time(self, work: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> dict[_Task, _Answer]:
-        if tasks and self._clock() > self._end:
+        if tasks and self.is_late:
             raise NetworkError(
                 f"Cannot read {self.project} on the package index: it takes more than {self._longest:.0f} s."
             )

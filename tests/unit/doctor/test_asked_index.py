@@ -10,6 +10,7 @@ from release_index import Index
 from envsmith.doctor.asked_index import AskedIndex
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
+from envsmith.errors import NetworkError
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.rule import Severity
 
@@ -239,6 +240,24 @@ def test_where_time_runs_out_only_releases_that_were_seen_to_have_it_are_named(i
 
     assert diagnosis.root.finding.needs == {"bmtrain": ">=0.14"}
     assert said[-1].startswith("not read to the end: ")
+
+
+def test_a_release_of_which_a_part_cannot_be_read_is_left_out_and_the_others_answer():
+    index = Index()
+    for minor in range(40):
+        source = "def init(seed, level): ...\nfresh = 1" if minor >= 13 else "def init(seed): ..."
+        index.release(f"0.{minor}", {"bmtrain/__init__.py": source, "bmtrain/large.bin": "\0" * 100_000})
+    whole = index.fetcher.open_range
+
+    def open_range(url: str, start: int, stop: int | None = None):
+        if "0.39-" in url and start >= 0:
+            raise NetworkError("Cannot read it: the server is silent.")
+        return whole(url, start, stop)
+
+    index.fetcher.open_range = open_range
+    text = HEAD.format(line="import bmtrain") + f"ImportError: cannot import name 'fresh' from 'bmtrain' {INSTALLED}"
+
+    assert root_of(text, index).needs == {"bmtrain": ">=0.13"}
 
 
 FRAME = '  File "/env/lib/python3.11/site-packages/bmtrain/__init__.py", line {line}, in init\n    {code}\n'
