@@ -24,8 +24,8 @@ from envsmith.model.code_line import CodeLine
 from envsmith.net.http import NotFoundError
 
 _Answer = TypeVar("_Answer")
-# How many packages are asked for.
-_PACKAGES = 3
+# How many packages are asked for, and how many releases of one may fail to be read.
+_PACKAGES, _FAILURES = 3, 3
 # What all releases of so many years have is missing because another copy is imported: nobody installs an older one.
 _YEARS = 7
 
@@ -34,7 +34,7 @@ _YEARS = 7
 class AskedIndex:
     """The package index of the user. ``say`` hears what is read, and why something could not be.
 
-    A question takes ``longest`` seconds, because a person waits.
+    A question takes ``longest`` seconds, because a person waits, half as long for the releases of tracebacks.
     """
 
     find: Callable[[], PackageIndex]
@@ -48,11 +48,11 @@ class AskedIndex:
         read: set[str] = set()
         for lack in lacks:
             for each in suspects(lack, facts, names):
-                left = end - self.clock()
-                if each.project in read or len(read) >= _PACKAGES or left < 1:
+                seconds = end - self.clock()
+                if each.project in read or len(read) >= _PACKAGES or seconds < 1:
                     continue
                 read.add(each.project)
-                if added := self._names_of(each, facts, names, left):
+                if added := self._names_of(each, facts, names, seconds):
                     names = added
                     break
         return names
@@ -77,11 +77,15 @@ class AskedIndex:
 
     def traced(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> Facts:
         """Return the facts with the releases that printed the tracebacks of texts, where no version is stated."""
-        end = self.clock() + self.longest
+        end = self.clock() + self.longest / 2
 
         def releases(project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
-            why, left = "which of them printed the traceback", end - self.clock()
-            return self._answer(project, why, lambda each: releases_with(each, lines), left) or () if left > 1 else ()
+            why, seconds = "which of them printed the traceback", end - self.clock()
+            return (
+                self._answer(project, why, lambda each: releases_with(each, lines), seconds) or ()
+                if seconds > 1
+                else ()
+            )
 
         return with_traced_releases(facts, texts, releases)
 
@@ -132,11 +136,15 @@ class _Reading:
         """
         read, states, new = set[int](), dict[int, object](), self._first()
         index: NameIndex | None = None
+        failures = 0
         while new:
             try:
                 later = self.names.with_names(self.releases.names(read | new, self.suspect.root))
                 answer = best_answer(self.suspect.lack, self.facts, later)
             except NetworkError as error:
+                failures += 1
+                if failures <= _FAILURES and not self.releases.is_late:
+                    continue  # without the release that could not be read
                 if len(set(states.values())) < 2:
                     raise
                 self.say(f"not read to the end: {error.message}")
@@ -148,7 +156,7 @@ class _Reading:
             places = {version: at for at, version in enumerate(self.releases.versions)}
             states = {places[v]: (v in presence.present, v in presence.absent) for v in presence.releases}
             if presence.present and presence.absent:
-                new = between(read, {at: states.get(at) for at in read})
+                new = between(states, states) - read
             else:  # a few releases may be the only ones that differ
                 new = spread(len(places), MOST) - read
             if not new or len(read | new) > MOST + FIRST:

@@ -488,7 +488,7 @@ def _held(path: str, question: Question, lack: Lack, index: NameIndex) -> Presen
 
 def _twins(question: Question, presence: Presence, index: NameIndex) -> Iterator[str]:
     """Yield the paths of what is asked in other modules of a package that was just read: releases move their classes."""
-    if presence.distribution not in index.asked:
+    if presence.distribution not in index.asked or not _is_named(question, index):
         return
     parts = question.path.split(".")
     last = len(parts) - (question.argument is None)

@@ -9,6 +9,8 @@ the installed release.
 from __future__ import annotations
 
 import contextlib
+import difflib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +25,8 @@ from envsmith.knowledge.names.presence import Presence
 
 # Shorter names are alike by chance.
 _LONG = 7
+# How alike a name is that came in the release in which another went.
+_ALIKE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,19 +52,37 @@ def rewriting_of(
     if presence.releases[-1] in presence.present:
         return None  # what came later is missing from an old release: nothing took its place
     if question.argument is None:
-        name = presence.successor or words().moved_names.get(question.path)
+        name = presence.successor or words().moved_names.get(question.path) or _follower(question, presence, index)
         if name is None or "._" in f".{name}":  # what is private replaces nothing
             return None
-        return Rewriting(gone=lack.name or question.path, name=name)
+        return Rewriting(gone=lack.name if lack.name and lack.name != name else question.path, name=name)
     release = version or presence.releases[-1]
     for name in _successors(presence, question.argument):
         if _takes(question.path, name, release, index):
             return Rewriting(gone=question.argument, name=name)
+    if lack.kind == "argument" and (name := _follower(question, presence, index)):
+        return Rewriting(gone=question.argument, name=name)
     for taker in _configurations(question.path):
         for name in (question.argument, *_successors(presence, question.argument)):
             if _takes(taker, name, release, index):
                 return Rewriting(gone=question.argument, name=name, taker=taker)
     return None
+
+
+def _follower(question: Question, presence: Presence, index: NameIndex) -> str:
+    """Return the one name much like it that came in the very release in which a name or an argument went, else ``""``."""
+    went = [(old, new) for old, new in itertools.pairwise(presence.releases) if old in presence.present]
+    went = [(old, new) for old, new in went if new in presence.absent]
+    owner, _, last = question.path.rpartition(".")
+    path, name = (question.path, question.argument) if question.argument else (owner, last)
+    candidates = index.arguments(path) if question.argument else index.names_of(path)
+    alike = difflib.get_close_matches(name, set(candidates) - {name}, n=3, cutoff=_ALIKE)
+    followers = []
+    for each in alike:
+        answer = index.ask(path, each) if question.argument else index.ask(f"{path}.{each}")
+        if went and answer and went[-1][0] in answer.absent and went[-1][1] in answer.present:
+            followers.append(each if question.argument else f"{path}.{each}")
+    return followers[0] if len(followers) == 1 and presence.releases[-1] not in presence.present else ""
 
 
 def nearest_name(lack: Lack, question: Question, index: NameIndex) -> Presence | None:

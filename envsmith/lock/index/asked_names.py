@@ -96,6 +96,11 @@ class AskedReleases:
         self._opened.close()
 
     @property
+    def is_late(self) -> bool:
+        """Return whether the time is over."""
+        return self._clock() > self._end
+
+    @property
     def versions(self) -> tuple[str, ...]:
         """Return the releases that can be read, oldest first."""
         return tuple(self._files)
@@ -153,7 +158,10 @@ class AskedReleases:
                 self._opened.push(entered[0])
 
     def read(self, archives: Sequence[Archive], members: Sequence[SourceMember]) -> Mapping[SourceMember, bytes]:
-        """Return sources, those that were not read yet out of the first of the archives that has them."""
+        """Return sources, those that were not read yet out of the first of the archives that has them.
+
+        ``NetworkError`` where one cannot be read: its release is left out from there on.
+        """
         owners: dict[int, list[SourceMember]] = defaultdict(list)
         for member in dict.fromkeys(members):
             if member not in self._sources:
@@ -162,13 +170,20 @@ class AskedReleases:
         def read(at: int) -> list[tuple[str, bytes]]:
             return list(archives[at].read([member.path for member in owners[at]]))
 
-        for at, sources in self._in_time(lambda at: twice(read, at), list(owners)).items():
+        def read_or_leave_out(at: int) -> list[tuple[str, bytes]]:
+            try:
+                return twice(read, at)
+            except NetworkError:
+                self._archives |= {v: None for v, archive in self._archives.items() if archive is archives[at]}
+                raise
+
+        for at, sources in self._in_time(read_or_leave_out, list(owners)).items():
             by_path = dict(sources)
             self._sources |= {member: by_path[member.path] for member in owners[at]}
         return {member: self._sources[member] for member in members}
 
     def _in_time(self, work: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> dict[_Task, _Answer]:
-        if tasks and self._clock() > self._end:
+        if tasks and self.is_late:
             raise NetworkError(
                 f"Cannot read {self.project} on the package index: it takes more than {self._longest:.0f} s."
             )
@@ -247,11 +262,11 @@ class AskedNames:
     def _texts(self) -> Iterator[tuple[str, bytes]]:
         """Yield modules with each of their sources: of the newest release, the oldest and others while they are not long."""
         places = [*self._opened]
-        left, members = _MAX_SEARCHED, dict[SourceMember, None]()
+        room, members = _MAX_SEARCHED, dict[SourceMember, None]()
         for at in dict.fromkeys([*places[-1:], *places[:1], *places]):
             added = [m for m in self._opened[at].members if self._is_searched(m.path) and m not in members]
-            left -= sum(member.size for member in added)
-            members |= dict.fromkeys(added) if left >= 0 else {}
+            room -= sum(member.size for member in added)
+            members |= dict.fromkeys(added) if room >= 0 else {}
         contents = self._read(members)
         yield from ((module_of(member.path), contents[member]) for member in members)
 

@@ -10,6 +10,7 @@ from release_index import Index
 from envsmith.doctor.asked_index import AskedIndex
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
+from envsmith.errors import NetworkError
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.rule import Severity
 
@@ -172,11 +173,48 @@ def test_an_argument_of_a_constructor_is_asked_of_the_package_in_the_path_beside
     assert root_of(text, index).needs == {"bmtrain": ">=0.7"}
 
 
+def test_a_member_that_the_package_itself_asks_of_an_object_and_sets_since_a_release_is_told_with_those_before():
+    index = Index()
+    for minor in range(9):
+        level = "self.level = 1" if minor >= 5 else "pass"
+        index.release(f"0.{minor}", {"bmtrain/net.py": f"class Net:\n  def __init__(self):\n    {level}"})
+    frame = '  File "/env/lib/python3.11/site-packages/bmtrain/net.py", line 9, in f\n    if self.level:\n'
+
+    finding = root_of(f"{HEAD.format(line='x')}{frame}AttributeError: 'Net' object has no attribute 'level'", index)
+
+    assert finding.needs == {"bmtrain": "<0.5"}
+    assert "Make the object anew with the installed bmtrain" in finding.fix
+
+
 def test_a_package_that_explains_nothing_of_an_object_of_ones_own_leaves_it_unexplained(moved):
     text = f'{HEAD.format(line="x")}  File "{PATH}", line 2, in f\n    g.h\nAttributeError: '
 
     assert root_of(f"{text}'Graph' object has no attribute 'norm'", moved) is None
     assert root_of(f"{text}'NoneType' object has no attribute 'norm'", moved) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fix"),
+    [
+        (
+            "def read_frames(path): ...",
+            "def read_frame(path): ...",
+            "Write bmtrain.read_frame in the place of read_frames",
+        ),
+        ("def read_frames(path): ...", "def other(path): ...", "Install bmtrain<0.5."),
+        ("read_frames = 1; read_frame = 1", "read_frame = 1", "Install bmtrain<0.5."),
+    ],
+)
+def test_a_name_much_like_it_that_came_in_the_release_in_which_another_went_is_named_beside_the_bound(old, new, fix):
+    index = Index()
+    for minor in range(9):
+        index.release(f"0.{minor}", {"bmtrain/__init__.py": old if minor < 5 else new})
+    text = HEAD.format(line="x") + f"ImportError: cannot import name 'read_frames' from 'bmtrain' {INSTALLED}"
+
+    finding = root_of(text, index)
+
+    assert finding.needs == {"bmtrain": "<0.5"}
+    assert finding.fix.startswith(fix)
 
 
 def test_a_name_whose_module_the_message_leaves_out_is_asked_of_the_import_beside_it():
@@ -202,6 +240,24 @@ def test_where_time_runs_out_only_releases_that_were_seen_to_have_it_are_named(i
 
     assert diagnosis.root.finding.needs == {"bmtrain": ">=0.14"}
     assert said[-1].startswith("not read to the end: ")
+
+
+def test_a_release_of_which_a_part_cannot_be_read_is_left_out_and_the_others_answer():
+    index = Index()
+    for minor in range(40):
+        source = "def init(seed, level): ...\nfresh = 1" if minor >= 13 else "def init(seed): ..."
+        index.release(f"0.{minor}", {"bmtrain/__init__.py": source, "bmtrain/large.bin": "\0" * 100_000})
+    whole = index.fetcher.open_range
+
+    def open_range(url: str, start: int, stop: int | None = None):
+        if "0.39-" in url and start >= 0:
+            raise NetworkError("Cannot read it: the server is silent.")
+        return whole(url, start, stop)
+
+    index.fetcher.open_range = open_range
+    text = HEAD.format(line="import bmtrain") + f"ImportError: cannot import name 'fresh' from 'bmtrain' {INSTALLED}"
+
+    assert root_of(text, index).needs == {"bmtrain": ">=0.13"}
 
 
 FRAME = '  File "/env/lib/python3.11/site-packages/bmtrain/__init__.py", line {line}, in init\n    {code}\n'
