@@ -95,6 +95,8 @@ class _Reader:
         places, wider = {at}, _wider(at, len(versions) - 1)
         settled = index = self._opened(places)
         questions = Questions(index)
+        if not index.evidence(self.asked.project, version):
+            raise NetworkError(f"Cannot read {self.asked.project} {version}: its file cannot be opened.")
         uses = [place for place in uses if any(version in p.absent for p in _presences(questions, [place]))]
         try:
             while True:

@@ -263,6 +263,7 @@ class Walk:
                 reached = self._star(module, body.lstrip("-")[1:], name, covered, depth)
                 places += reached.places
                 unknown |= reached.unknown
+                bits &= ~reached.bits
         return Reached(places=tuple(places), unknown=unknown)
 
     def _star(self, module: str, origin: str, name: str, bits: int, depth: int) -> Reached:
@@ -470,9 +471,9 @@ class Walk:
 
     def successor(self, path: str, argument: str | None, reached: Reached, answer: Availability) -> str | None:
         """Return what replaced a name that the newest release lacks: what a message says, or where it is defined now."""
-        newest = 1 << (len(self.releases) - 1)
+        newest = 1 << len(self.releases) >> 1
         having = answer.present | answer.unknown
-        if not self.releases or having & newest or not having:
+        if having & newest or not having:
             return None
         last = 1 << (having.bit_length() - 1)
         name = argument or path.rpartition(".")[2]

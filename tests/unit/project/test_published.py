@@ -568,6 +568,18 @@ def test_who_takes_from_a_release_that_cannot_be_read_hears_so():
     )
 
 
+def test_who_takes_from_a_release_whose_file_cannot_be_opened_hears_so():
+    packages = Packages(index_of("1.2", source="from some_library import old"), library("def old(): ..."))
+    packages.fetcher.broken = {"pkg-2.0-py3-none-any.whl": 9}
+
+    judgement = judged(packages, "nobody-knows==1.2 some-library==2.0")
+
+    assert (
+        "what nobody-knows 1.2 takes of some-library 2.0: the package index did not say, its file cannot be opened"
+        in judgement.unknown
+    )
+
+
 def test_a_member_of_a_base_class_that_stands_behind_classes_of_other_modules_is_a_warning():
     user = index_of("1.2")
     sources = {
