@@ -1,4 +1,4 @@
-"""What the package index says of the packages that a text is about: names that were not measured, lines of code."""
+"""What the package index says of the packages that a text is about: names, lines of code, what releases require."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version, listed_project
 from envsmith.doctor.mended_line import MendedLine, find_mended_line
 from envsmith.doctor.read.lines import fold
+from envsmith.doctor.read.resolutions import Demand
+from envsmith.doctor.signatures import Hit
 from envsmith.doctor.traced_releases import with_traced_releases
 from envsmith.errors import EnvsmithError
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.lock.index.asked_lines import first_without, releases_with
 from envsmith.lock.index.asked_names import FIRST, MOST, AskedReleases, between, spread
+from envsmith.lock.index.asked_requirements import nearest_release_with
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.code_line import CodeLine
 from envsmith.net.http import NotFoundError
@@ -66,6 +69,29 @@ class AskedIndex:
     def mended(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> MendedLine | None:
         """Return the line at which a package itself failed, where a newer release has it no longer."""
         return find_mended_line(facts, texts, self._mending)
+
+    def taking(self, hit: Hit) -> Hit:
+        """Return a conflict of two requirements with the release of who asks that goes with the other one."""
+        if "taker" not in hit.groups:
+            return hit
+        asker, release, need, spec = hit.groups["taker"].split(" ", 3)
+        wish = Demand("", "", need, spec)
+        try:
+            self.say(f"reading releases of {asker} on the package index: which of them goes with {need}{spec}")
+            fitting = nearest_release_with(
+                self.find(), asker, release, need, lambda own: not wish.excludes(Demand(asker, "", need, own))
+            )
+        except NotFoundError:
+            return hit
+        except EnvsmithError as error:
+            self.say(f"not read: {error.message}")
+            return hit
+        if fitting is None:
+            return hit
+        other = hit.groups["way"].partition(", or ")[0]
+        way = f"{asker} {fitting} goes with {need}{spec}, by its metadata on the package index. Or {other[0].lower()}{other[1:]}"
+        needs = "; ".join(filter(None, [hit.groups.get("needs"), f"{asker}=={fitting}"]))
+        return hit.naming(way=way, needs=needs)
 
     def _releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
         """Return the releases of a project that have lines of code, none where the index does not say."""

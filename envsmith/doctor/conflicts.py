@@ -41,12 +41,16 @@ _SPOKEN = "requirements-spoken"
 
 @dataclass(frozen=True, slots=True)
 class _Conflict:
-    """What excludes each other, as a sentence, what to do, and what alone ends it, as requirements."""
+    """What excludes each other, as a sentence, what to do, and what alone ends it, as requirements.
+
+    ``taker`` is a release and what another one of its project has to go with, where the index may know that one.
+    """
 
     told: str
     way: str
     needs: tuple[str, ...] = ()
     pythons: str = ""
+    taker: str = ""
 
 
 def with_conflict(hit: Hit, text: str) -> Hit | None:
@@ -70,7 +74,7 @@ def with_conflict(hit: Hit, text: str) -> Hit | None:
     if conflict is None:
         return None if signature == _SPOKEN else hit
     needs = "; ".join(conflict.needs)
-    return hit.naming(told=conflict.told, way=conflict.way, needs=needs, pythons=conflict.pythons)
+    return hit.naming(told=conflict.told, way=conflict.way, needs=needs, pythons=conflict.pythons, taker=conflict.taker)
 
 
 def _of_pythons(demands: Sequence[Demand], text: str) -> _Conflict | None:
@@ -104,7 +108,9 @@ def _of_pair(demands: Sequence[Demand], text: str) -> _Conflict | None:
     told, way = (
         _in_words_of_conda(each) if conda else each for each in (f"{wish}, and {asks}", _way_out(wish, asks, release))
     )
-    return _Conflict(told, way, tuple(needs))
+    is_asked = not release and not conda and asks.asker and asks.release and wish.spec and wish.kind != "offered"
+    taker = f"{asks.asker} {asks.release} {asks.need} {wish.spec}" if is_asked else ""
+    return _Conflict(told, way, tuple(needs), taker=taker)
 
 
 def _in_words_of_conda(text: str) -> str:

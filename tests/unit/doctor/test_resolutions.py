@@ -41,7 +41,7 @@ from envsmith.doctor.read.resolutions import Demand, met, read_demands
             ],
         ),
         (
-            "  - dlib -> python[version='2.7.*|3.5.*']\n\nYour python: python=3.6".join(["Specifications:\n", ""]),
+            "Specifications:\n  - dlib -> python[version='2.7.*|3.5.*']\n\nYour python: python=3.6",
             ["dlib is asked for", "dlib requires python==2.7.* || ==3.5.*", "python 3.6.* is installed"],
         ),
         (
