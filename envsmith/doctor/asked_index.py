@@ -11,7 +11,7 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version, listed_project
 from envsmith.doctor.mended_line import MendedLine, find_mended_line
 from envsmith.doctor.read.lines import fold
-from envsmith.doctor.read.resolutions import Demand
+from envsmith.doctor.read.resolutions import Statement
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.traced_releases import with_traced_releases
 from envsmith.errors import EnvsmithError
@@ -75,11 +75,11 @@ class AskedIndex:
         if "taker" not in hit.groups:
             return hit
         asker, release, need, spec = hit.groups["taker"].split(" ", 3)
-        wish = Demand("", "", need, spec)
+        wish = Statement("", "", need, spec)
         try:
             self.say(f"reading releases of {asker} on the package index: which of them goes with {need}{spec}")
             fitting = nearest_release_with(
-                self.find(), asker, release, need, lambda own: not wish.excludes(Demand(asker, "", need, own))
+                self.find(), asker, release, need, lambda own: not wish.excludes(Statement(asker, "", need, own))
             )
         except NotFoundError:
             return hit

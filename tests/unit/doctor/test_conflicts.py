@@ -163,3 +163,10 @@ def test_of_what_a_resolver_told_somebody_the_conflict_and_what_mends_it_are_nam
 
     assert [each for each in thread["says"] if each.lower() not in finding.message.lower()] == []
     assert re.search(thread["mends"], "\n".join([finding.fix or "", needs, *diagnosed.lines]))
+
+
+def test_what_ends_a_conflict_alone_leaves_the_other_requirements_whole():
+    text = PIP.replace("xformers 0.0.26.post1", "xformers 0.0.26.post1 depends on torch==2.3.0\n    other 1.0")
+
+    assert dict(first_of(PIP).needs) == {"xformers": "==0.0.22.post7"}  # torchvision asks for the wish
+    assert dict(first_of(text).needs) == {}
