@@ -1,4 +1,4 @@
-"""What the package index says of the packages that a text is about: names that were not measured, lines of code."""
+"""What the package index says of the packages that a text is about: names, lines of code, what releases require."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TypeVar
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import Lack, best_answer, installed_version
 from envsmith.doctor.mended_line import MendedLine, find_mended_line
+from envsmith.doctor.read.resolutions import Statement
+from envsmith.doctor.signatures import Hit
 from envsmith.doctor.suspects import Suspect, suspects
 from envsmith.doctor.traced_releases import with_traced_releases
 from envsmith.errors import EnvsmithError, NetworkError
@@ -19,6 +21,7 @@ from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
 from envsmith.lock.index.asked_lines import first_without, releases_with
 from envsmith.lock.index.asked_names import FIRST, MOST, AskedReleases, between, spread
+from envsmith.lock.index.asked_requirements import nearest_release_with
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.code_line import CodeLine
 from envsmith.net.http import NotFoundError
@@ -92,6 +95,29 @@ class AskedIndex:
     def mended(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> MendedLine | None:
         """Return the line at which a package itself failed, where a newer release has it no longer."""
         return find_mended_line(facts, texts, self._mending)
+
+    def taking(self, hit: Hit) -> Hit:
+        """Return a conflict of two requirements with the release of who asks that goes with the other one."""
+        if "taker" not in hit.groups:
+            return hit
+        asker, release, need, spec = hit.groups["taker"].split(" ", 3)
+        wish = Statement("", "", need, spec)
+        try:
+            self.say(f"reading releases of {asker} on the package index: which of them goes with {need}{spec}")
+            fitting = nearest_release_with(
+                self.find(), asker, release, need, lambda own: not wish.excludes(Statement(asker, "", need, own))
+            )
+        except NotFoundError:
+            return hit
+        except EnvsmithError as error:
+            self.say(f"not read: {error.message}")
+            return hit
+        if fitting is None:
+            return hit
+        other = hit.groups["way"].partition(", or ")[0]
+        way = f"{asker} {fitting} goes with {need}{spec}, by its metadata on the package index. Or {other[0].lower()}{other[1:]}"
+        needs = "; ".join(filter(None, [hit.groups.get("needs"), f"{asker}=={fitting}"]))
+        return hit.naming(way=way, needs=needs)
 
     def _mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
         """Return the release of a version that has a line of code, and the first after it that has not."""

@@ -49,6 +49,9 @@ class PublishedPackages(Protocol):
     def mended(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> MendedLine | None:
         """Return the line at which a package itself failed, where a newer release has it no longer."""
 
+    def taking(self, hit: Hit) -> Hit:
+        """Return a conflict of two requirements with the release of who asks that goes with the other one."""
+
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisInput:
@@ -112,6 +115,8 @@ def read_case(
     ``published`` gives the names of packages that ``names`` do not have, and the releases that printed a traceback.
     """
     hits = [hit for source, text in texts for hit in read_messages(text, source)]
+    if published:
+        hits = [published().taking(hit) if "taker" in hit.groups else hit for hit in hits]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
     if published and (lacks or not any(_explains(hit) for hit in hits)):

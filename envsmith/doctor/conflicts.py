@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from envsmith.doctor.needed_releases import release_that_takes
 from envsmith.doctor.read.lines import component_of, fold
-from envsmith.doctor.read.resolutions import NOT_INSTALLED, Demand, met, read_complaints, read_demands, refused_roots
+from envsmith.doctor.read.resolutions import (
+    NOT_INSTALLED,
+    Statement,
+    met,
+    read_complaints,
+    read_statements,
+    refused_roots,
+)
 from envsmith.doctor.signatures import Hit
 
 _REACH = 4000
@@ -41,12 +48,16 @@ _SPOKEN = "requirements-spoken"
 
 @dataclass(frozen=True, slots=True)
 class _Conflict:
-    """What excludes each other, as a sentence, what to do, and what alone ends it, as requirements."""
+    """What excludes each other, as a sentence, what to do, and what alone ends it, as requirements.
+
+    ``taker`` is a release and what another one of its project has to go with, where the index may know that one.
+    """
 
     told: str
     way: str
     needs: tuple[str, ...] = ()
     pythons: str = ""
+    taker: str = ""
 
 
 def with_conflict(hit: Hit, text: str) -> Hit | None:
@@ -61,22 +72,22 @@ def with_conflict(hit: Hit, text: str) -> Hit | None:
         return _with_complaints(hit, around)
     if signature not in {"pip-resolution", "pip-requires-python", "conda-excluded", _SPOKEN}:
         return hit
-    demands = read_demands(around)
-    conflict = _of_pythons(demands, around) or (
-        None if signature == "pip-requires-python" else _of_pair(demands, around)
+    statements = read_statements(around)
+    conflict = _of_pythons(statements, around) or (
+        None if signature == "pip-requires-python" else _of_pair(statements, around)
     )
     if conflict is None and signature not in {"pip-requires-python", _SPOKEN}:
-        conflict = _of_conda(demands, around)
+        conflict = _of_conda(statements, around)
     if conflict is None:
         return None if signature == _SPOKEN else hit
     needs = "; ".join(conflict.needs)
-    return hit.naming(told=conflict.told, way=conflict.way, needs=needs, pythons=conflict.pythons)
+    return hit.naming(told=conflict.told, way=conflict.way, needs=needs, pythons=conflict.pythons, taker=conflict.taker)
 
 
-def _of_pythons(demands: Sequence[Demand], text: str) -> _Conflict | None:
+def _of_pythons(statements: Sequence[Statement], text: str) -> _Conflict | None:
     """Return which Pythons a project promises that a package does not have: uv and Poetry resolve for all of them."""
-    promised = next((each for each in demands if each.need == "Python" and each.kind == "asked"), None)
-    needed = next((each for each in demands if each.need == "Python" and each.kind == "required"), None)
+    promised = next((each for each in statements if each.need == "Python" and each.kind == "asked"), None)
+    needed = next((each for each in statements if each.need == "Python" and each.kind == "required"), None)
     if promised is None or needed is None:
         return None
     pythons = met([promised.spec, needed.spec]) if "|" not in promised.spec else needed.spec
@@ -85,40 +96,43 @@ def _of_pythons(demands: Sequence[Demand], text: str) -> _Conflict | None:
     return _Conflict(told, f'{key} = "{pythons or needed.spec}" in pyproject.toml', pythons=pythons or needed.spec)
 
 
-def _of_pair(demands: Sequence[Demand], text: str) -> _Conflict | None:
+def _of_pair(statements: Sequence[Statement], text: str) -> _Conflict | None:
     conda = bool(_CONDA.search(text))
-    pair = min(_excluding(demands, has_builds=conda), key=_rank, default=None)
-    if pair is None:
+    pairs = list(_excluding(statements, has_builds=conda))
+    if not pairs:
         return None
-    wish, asks = pair
-    needs = [
-        f"{asks.need}{spec}"
-        for spec in [_limits(demands, asks)]
-        if spec and asks.asker and wish.kind in {"asked", "installed"}
-    ]
+    wish, asks = min(pairs, key=_rank)
     release = _release_for(asks, wish) if asks.asker else None
-    needs += [f"{asks.asker}=={release}"] if release else []
-    if wish.asker and not release and (release := _release_for(wish, asks)):
-        wish, asks = asks, wish
-        needs += [f"{asks.asker}=={release}"]
-    told, way = (
-        _in_words_of_conda(each) if conda else each for each in (f"{wish}, and {asks}", _way_out(wish, asks, release))
-    )
-    return _Conflict(told, way, tuple(needs))
+    if wish.asker and not release and (turned := _release_for(wish, asks)):
+        wish, asks, release = asks, wish, turned
+    of_need = [pair for pair in pairs if pair[0].need == asks.need]
+    # What alone ends it: the version that a requirement leaves where no other one excludes that, and another release of
+    # who asks where nobody else excludes the wish.
+    is_disputed = any(one.asker and other.asker for one, other in of_need)
+    is_alone = all(asks.asker in {one.asker, other.asker} for one, other in of_need)
+    limits = _limits(statements, asks) if asks.asker and not is_disputed and wish.kind != "offered" else ""
+    needs = [f"{asks.need}{limits}"] if limits else []
+    needs += [f"{asks.asker}=={release}"] if release and is_alone else []
+    told, way = f"{wish}, and {asks}", _way_out(wish, asks, release)
+    if conda:
+        return _Conflict(_in_words_of_conda(told), _in_words_of_conda(way), tuple(needs))
+    is_asked = not release and is_alone and asks.asker and asks.release and wish.spec and wish.kind != "offered"
+    taker = f"{asks.asker} {asks.release} {asks.need} {wish.spec}" if is_asked else ""
+    return _Conflict(told, way, tuple(needs), taker=taker)
 
 
 def _in_words_of_conda(text: str) -> str:
     return re.sub(r"==([\w.]+?)\.\*", r"=\1", text)
 
 
-def _excluding(demands: Sequence[Demand], *, has_builds: bool) -> Iterator[tuple[Demand, Demand]]:
-    """Give the pairs that exclude each other: of the releases of one asker none may go with the other demand.
+def _excluding(statements: Sequence[Statement], *, has_builds: bool) -> Iterator[tuple[Statement, Statement]]:
+    """Give the pairs that exclude each other: of the releases of one asker none may go with what the other says.
 
     A release of conda is one of several builds (``has_builds``), of which one can be chosen. Elsewhere it requires all
     that is said of it.
     """
-    groups: dict[tuple[str, str, str], list[Demand]] = {}
-    for each in demands:
+    groups: dict[tuple[str, str, str], list[Statement]] = {}
+    for each in statements:
         key = (fold(each.need), fold(each.asker), "" if each.asker else f"{each.kind}{each.spec}")
         groups.setdefault(key, []).append(each)
     for (one, group), (other, rivals) in itertools.combinations(groups.items(), 2):
@@ -131,40 +145,41 @@ def _excluding(demands: Sequence[Demand], *, has_builds: bool) -> Iterator[tuple
             yield (second, first) if first.asker and not second.asker else (first, second)
 
 
-def _first_excluding(one: Sequence[Demand], other: Sequence[Demand]) -> tuple[Demand, Demand] | None:
+def _first_excluding(one: Sequence[Statement], other: Sequence[Statement]) -> tuple[Statement, Statement] | None:
     return next((pair for pair in itertools.product(one, other) if pair[0].excludes(pair[1])), None)
 
 
-def _choices(group: Sequence[Demand], *, has_builds: bool) -> list[list[Demand]]:
+def _choices(group: Sequence[Statement], *, has_builds: bool) -> list[list[Statement]]:
     """Return what is said of each release, or of each of its builds."""
-    by_release: dict[object, list[Demand]] = {}
+    by_release: dict[object, list[Statement]] = {}
     for number, each in enumerate(group):
         by_release.setdefault(number if has_builds else each.release, []).append(each)
     return list(by_release.values())
 
 
-def _rank(pair: tuple[Demand, Demand]) -> int:
+def _rank(pair: tuple[Statement, Statement]) -> int:
     """Return what sorts pairs: what the user asks for against a requirement first, then two requirements."""
     kinds = {each.kind for each in pair}
     return 0 if "required" in kinds and len(kinds) > 1 else 1 if kinds == {"required"} else 2
 
 
-def _limits(demands: Sequence[Demand], asks: Demand) -> str:
+def _limits(statements: Sequence[Statement], asks: Statement) -> str:
     """Return the versions that a requirement leaves, with those of the others that go with it."""
-    others = [each.spec for each in demands if each.need == asks.need and each.kind in {"required", "offered"}]
+    others = [each.spec for each in statements if each.need == asks.need and each.kind in {"required", "offered"}]
     fitting = [spec for spec in dict.fromkeys(others) if met([asks.spec, spec])]
     return met([asks.spec, *(spec for spec in fitting if "|" not in spec)]) if "|" not in asks.spec else ""
 
 
-def _release_for(asks: Demand, wish: Demand) -> str | None:
-    """Return the release of who asks of which it is known that it takes what the other demands."""
+def _release_for(asks: Statement, wish: Statement) -> str | None:
+    """Return the release of who asks of which it is known that it takes what the other statement asks."""
     asker, need = component_of(asks.asker), component_of(asks.need)
     with contextlib.suppress(ValueError):
-        return release_that_takes(asker, asks.release, need, wish.spec) if asker and need and wish.spec else None
+        release = release_that_takes(asker, asks.release, need, wish.spec) if asker and need and wish.spec else None
+        return release if release != asks.release else None
     return None
 
 
-def _way_out(wish: Demand, asks: Demand, release: str | None) -> str:
+def _way_out(wish: Statement, asks: Statement, release: str | None) -> str:
     wanted, limits = (f"{each.need}{each.spec}" for each in (wish, asks))
     if wish.kind == "offered" or asks.kind == "offered":
         offer, asks = (wish, asks) if wish.kind == "offered" else (asks, wish)
@@ -182,7 +197,7 @@ def _way_out(wish: Demand, asks: Demand, release: str | None) -> str:
     return f"Ask for {limits}, or take a release of {asks.asker} that goes with {wanted}"
 
 
-def _of_conda(demands: Sequence[Demand], text: str) -> _Conflict | None:
+def _of_conda(statements: Sequence[Statement], text: str) -> _Conflict | None:
     """Return what conda names as incompatible without saying which two exclude each other."""
     if not _CONDA.search(text):
         return None
@@ -193,14 +208,16 @@ def _of_conda(demands: Sequence[Demand], text: str) -> _Conflict | None:
             told, f"Take that pin away (conda-meta/pinned, conda config --show pinned_packages), or {fresh}"
         )
     if roots := refused_roots(text):
-        against = [str(each) for each in demands if each.asker and each.spec and each.need in roots]
+        against = [str(each) for each in statements if each.asker and each.spec and each.need in roots]
         told = "; ".join([f"what else is asked for excludes {' and '.join(roots[:4])}", *against[:2]])
         return _Conflict(
             _in_words_of_conda(told),
             f"Take another release of one of them, or of what they share (Python, CUDA), or let all channels be looked at (--channel-priority flexible); {fresh}",
         )
     named = [
-        each for each in demands if each.need and (each.asker or each.kind == "asked") and (each.spec or not each.asker)
+        each
+        for each in statements
+        if each.need and (each.asker or each.kind == "asked") and (each.spec or not each.asker)
     ]
     names = list(dict.fromkeys(each.asker or each.need for each in named))
     if len(names) == 1 and not any(each.asker for each in named):
@@ -220,44 +237,65 @@ def _of_conda(demands: Sequence[Demand], text: str) -> _Conflict | None:
 
 def _with_complaints(hit: Hit, around: str) -> Hit:
     """Return pip's message with all that it says of packages that are installed: first what weighs most."""
-    complaints = read_complaints(around)
-    present = {each.need: each.spec for each in complaints if each.kind == "installed"}
-    by_need = {need: [each for each in complaints if each.need == need and each.asker] for need in present}
-    if not by_need:
-        return hit
-    main = min(by_need, key=lambda need: (present[need] == NOT_INSTALLED, need != "torch", -len(by_need[need])))
-    told, ways = [], []
-    for need in [main, *(each for each in by_need if each != main and present[each] != NOT_INSTALLED)][:5]:
-        have = present[need].removeprefix("==")
-        ends = "is not installed" if have == NOT_INSTALLED else f"{need} {have} is installed"
-        told.append(
-            f"{' and '.join(map(str, by_need[need][:4]))}, {'which' if have == NOT_INSTALLED else 'and'} {ends}"
-        )
-        spec = met([each.spec for each in by_need[need]])
-        ways.append(f"'{need}{spec}'" if spec or have == NOT_INSTALLED else "")
-    demands = by_need[main]
-    takers = [
-        f"{component_of(d.asker)} {release}"
-        for d in demands
-        if (release := _release_for(d, Demand("", "", main, present[main], "installed")))
+    statements = read_complaints(around)
+    present = {each.need: each for each in statements if each.kind == "installed"}
+    complaints = [
+        _Complaint(have, [d for d in statements if d.asker and d.need == need]) for need, have in present.items()
     ]
-    askers = " or of ".join(dict.fromkeys(each.asker for each in demands))
+    if not complaints:
+        return hit
+    main = min(complaints, key=lambda each: each.weight)
+    every = [main, *(each for each in complaints if each is not main and each.is_there)][:5]
+    told = "; ".join(map(str, every))
     others = (
-        f"{' and '.join(dict.fromkeys(takers))} for {main} {present[main].removeprefix('==')}"
-        if takers
-        else f"another release of {askers}"
+        _listed(main.takers) + f" for {main.have.need} {main.have.version}"
+        if main.takers
+        else f"another release of {main.askers}"
     )
-    way = (
-        f"pip install {' '.join(filter(None, ways))}, or {others}"
-        if ways[0]
-        else f"No {main} is right for all of them: take {others}"
-    )
-    spec = met([each.spec for each in demands])
-    first = {"who": demands[0].asker, "who_version": demands[0].release, "need": main, "spec": spec}
-    bare = {name: value for name, value in hit.groups.items() if name not in {*first, "have", "have_version"}}
-    if not spec and present[main] != NOT_INSTALLED:
-        first.pop("need")
-    return dataclasses.replace(hit, groups={**bare, **first}).naming(told="; ".join(told), way=way)
+    installed = " ".join(f"'{each.have.need}{each.limits}'" for each in every if each.limits or not each.is_there)
+    if main.limits or not main.is_there:
+        way = f"pip install {installed}, or {others}"
+    else:
+        way = f"No {main.have.need} is right for all of them: take {others}"
+    first = main.statements[0]
+    groups = {"who": first.asker, "who_version": first.release, "told": told, "way": way}
+    groups |= {"need": first.need, "spec": main.limits} if main.limits or not main.is_there else {}
+    return dataclasses.replace(hit, groups={name: value for name, value in groups.items() if value})
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """What is installed of a package, and the requirements that it does not fulfil."""
+
+    have: Statement
+    statements: Sequence[Statement]
+
+    def __str__(self) -> str:
+        there = f"and {self.have}" if self.is_there else "which is not installed"
+        return f"{_listed(list(map(str, self.statements[:4])))}, {there}"
+
+    @property
+    def is_there(self) -> bool:
+        return self.have.spec != NOT_INSTALLED
+
+    @property
+    def weight(self) -> tuple[bool, bool, int]:
+        """Return what sorts complaints: those of torch first, then of what most packages complain of."""
+        return not self.is_there, self.have.need != "torch", -len(self.statements)
+
+    @property
+    def limits(self) -> str:
+        return met([each.spec for each in self.statements])
+
+    @property
+    def askers(self) -> str:
+        return " or of ".join(dict.fromkeys(each.asker for each in self.statements))
+
+    @property
+    def takers(self) -> list[str]:
+        """Return releases of those who complain that are known to go with what is installed."""
+        releases = ((each.asker, _release_for(each, self.have)) for each in self.statements)
+        return list(dict.fromkeys(f"{component_of(asker)} {release}" for asker, release in releases if release))
 
 
 def _listed(sentences: Sequence[str]) -> str:

@@ -16,8 +16,8 @@ NOT_INSTALLED = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What an ``asker`` of a ``release`` demands of ``need``, as PEP 440. What nobody requires has no asker."""
+class Statement:
+    """What an ``asker`` of a ``release`` requires of ``need``, as PEP 440. What nobody requires has no asker."""
 
     asker: str
     release: str
@@ -32,10 +32,15 @@ class Demand:
         if self.kind == "offered":
             return f"only {what} is there"
         if self.kind == "installed":
-            return f"{self.need} {self.spec.removeprefix('==')} is installed"
+            return f"{self.need} {self.version} is installed"
         return f"{what} is asked for"
 
-    def excludes(self, rival: Demand) -> bool:
+    @property
+    def version(self) -> str:
+        """Return the version of a pin, or the range."""
+        return self.spec.removeprefix("==")
+
+    def excludes(self, rival: Statement) -> bool:
         """Return whether no version fulfils both."""
         with contextlib.suppress(ValueError):
             one, other = Spec.parse(_comparable(self.spec, rival.spec)), Spec.parse(_comparable(rival.spec, self.spec))
@@ -69,7 +74,7 @@ def _fitting(clauses: list[str], points: list[str]) -> list[str]:
 def _points(*specs: str) -> list[str]:
     """Return versions of which one lies in every set that bounds of ``specs`` can make: each bound, and right above it."""
     bounds = dict.fromkeys(re.findall(r"(?<![\w.])(\d+(?:\.\d+)*)([\w.+!]*)(?<!\.)", " ".join(specs)))
-    return ["0.0.1", *(point for number, rest in bounds for point in (f"{number}{rest}", f"{number}.1"))]
+    return ["0.0.1", *(point for number, rest in bounds for point in (f"{number}{rest}", f"{number}.0.0.1"))]
 
 
 _NAME = r"[A-Za-z][\w.-]{0,60}?"
@@ -117,29 +122,29 @@ _FOLLOWING = re.compile(r"\bfollowing versions of (?P<asker>[\w.-]{1,60})")
 _BUILD = re.compile(r"-\d[\w.]*-\w*_\d+$")
 
 
-def read_demands(text: str) -> list[Demand]:
+def read_statements(text: str) -> list[Statement]:
     """Return what resolvers say in ``text`` of requirements, each once, in the order of its kind of sentence."""
     lines = re.sub(r"^(?:#\d+ [\d.]+ ?)?[> \t]*(?:[\u00d7x] |[│|] +(?![├└]))?", "", text, flags=re.MULTILINE)
     joined = re.sub(r"(?<=\S)[-`╰└]*[─>▶]*\s*\n\s*[│|]?\s*", " ", re.sub(r"^.*[├└]─.*$", "", lines, flags=re.MULTILINE))
     readers = (_complaints(text), _of_compiler(text), _sentences(joined), _of_conda(lines), _of_tree(text))
-    return list(dict.fromkeys(demand for reader in readers for demand in reader))
+    return list(dict.fromkeys(statement for reader in readers for statement in reader))
 
 
-def read_complaints(text: str) -> list[Demand]:
+def read_complaints(text: str) -> list[Statement]:
     """Return what pip says of packages that are installed: each requirement, and behind it what is there instead."""
     return list(_complaints(text))
 
 
-def _complaints(text: str) -> Iterator[Demand]:
+def _complaints(text: str) -> Iterator[Statement]:
     for match in _COMPLAINT.finditer(text):
-        yield Demand(match["asker"], match["release"], match["need"], _pep440(match["spec"] or match["floor"] or ""))
-        yield Demand("", "", match["need"], f"=={match['have']}" if match["have"] else NOT_INSTALLED, "installed")
+        yield Statement(match["asker"], match["release"], match["need"], _pep440(match["spec"] or match["floor"] or ""))
+        yield Statement("", "", match["need"], f"=={match['have']}" if match["have"] else NOT_INSTALLED, "installed")
 
 
-def _of_compiler(text: str) -> Iterator[Demand]:
+def _of_compiler(text: str) -> Iterator[Statement]:
     listed = [*_FROM.finditer(text)]
     for match in listed:
-        yield Demand(
+        yield Statement(
             match["asker"] or "",
             match["release"] or "",
             match["need"],
@@ -148,20 +153,20 @@ def _of_compiler(text: str) -> Iterator[Demand]:
         )
     for match in [] if listed else _MATCHES.finditer(text):
         for clause in match["spec"].split(","):
-            yield Demand("", "", match["need"], clause, "asked")
+            yield Statement("", "", match["need"], clause, "asked")
 
 
-def _sentences(text: str) -> Iterator[Demand]:
+def _sentences(text: str) -> Iterator[Statement]:
     for refused in _REFUSED.finditer(text):
         for pin in _PINNED.finditer(refused["items"]):
-            yield Demand("", "", pin["need"], pin["spec"], "asked")
+            yield Statement("", "", pin["need"], pin["spec"], "asked")
     for offer in _OFFERED.finditer(text):
-        yield Demand("", "", offer["need"], _pep440(offer["spec"]), "offered")
+        yield Statement("", "", offer["need"], _pep440(offer["spec"]), "offered")
     for match in _OF_PROJECT.finditer(text):
-        yield Demand("", "", "Python", _pep440(match["uv"] or match["poetry"]), "asked")
+        yield Statement("", "", "Python", _pep440(match["uv"] or match["poetry"]), "asked")
         if match["floor"]:
             asker = match["asker"] or next((each["asker"] for each in _FOLLOWING.finditer(text)), "a package")
-            yield Demand(asker, "", "Python", _pep440(match["floor"]))
+            yield Statement(asker, "", "Python", _pep440(match["floor"]))
     for match in _ASKS.finditer(text):
         asker = match["asker"] or ""
         if _BUILD.search(asker):
@@ -171,7 +176,7 @@ def _sentences(text: str) -> Iterator[Demand]:
         who = ("", "") if kind == "asked" else (asker, release if release[:1].isdigit() else "")
         for item in _ITEMS.finditer(match["items"]):
             if spec := _pep440(item["spec"] or item["spoken"]):
-                yield Demand(*who, item["need"], spec, kind)
+                yield Statement(*who, item["need"], spec, kind)
 
 
 def _pep440(spec: str) -> str:
@@ -208,7 +213,7 @@ _PIN = re.compile(r"^ ?- (?P<item>\S[^\n]{1,60}?) \(labeled as 'pin-", re.MULTIL
 _COMMAND = re.compile(r"\b(?:conda|mamba|micromamba) (?:install|create)\b(?P<items>[^\n]{1,400})")
 
 
-def _of_conda(text: str) -> Iterator[Demand]:
+def _of_conda(text: str) -> Iterator[Statement]:
     listed = [chain for match in _IN_CONFLICT.finditer(text) for chain in re.split(r"(?:^|\s)- ", match["items"])]
     # Each package on the way of a chain is required too.
     chains = [chain[: end.start()] for chain in listed for end in re.finditer(r" ->|$", chain)]
@@ -220,7 +225,7 @@ def _of_conda(text: str) -> Iterator[Demand]:
         yield from _chain(match[1], "installed")
     for match in _PROVIDERS.finditer(text):
         if item := _conda_item(match["item"]):
-            yield Demand(match["asker"], match["release"], *item)
+            yield Statement(match["asker"], match["release"], *item)
     for match in _PIN.finditer(text):
         yield from _chain(match["item"])
     if chains or "─ " in text:
@@ -230,13 +235,13 @@ def _of_conda(text: str) -> Iterator[Demand]:
                     yield from _chain(word)
 
 
-def _chain(chain: str, kind: Kind = "asked") -> Iterator[Demand]:
+def _chain(chain: str, kind: Kind = "asked") -> Iterator[Statement]:
     items = [item for part in chain.split("->") if (item := _conda_item(part))]
     if len(items) == 1:
-        yield Demand("", "", *items[0], kind)
+        yield Statement("", "", *items[0], kind)
     elif items:
         (asker, release), (need, spec) = items[0], items[-1]
-        yield Demand(asker, re.sub(r"^==|\.\*$", "", release) if release.startswith("==") else "", need, spec)
+        yield Statement(asker, re.sub(r"^==|\.\*$", "", release) if release.startswith("==") else "", need, spec)
 
 
 def _conda_item(text: str) -> tuple[str, str] | None:
@@ -280,7 +285,7 @@ class _Node:
         return bool(self.requires) or (not self.children and "can be installed" in self.says)
 
 
-def _of_tree(text: str) -> Iterator[Demand]:
+def _of_tree(text: str) -> Iterator[Statement]:
     """Give what a tree of libmamba says: its roots are asked for, a build requires its children.
 
     Of the builds of a package one can be chosen: only what all of them require is required.
@@ -288,14 +293,14 @@ def _of_tree(text: str) -> Iterator[Demand]:
     nodes = _nodes(text)
     for node in nodes:
         if node.is_root and not node.need.startswith("pin-"):
-            yield Demand("", "", node.need, node.spec, "asked")
+            yield Statement("", "", node.need, node.spec, "asked")
     for node in nodes:
         options = [each.requires for each in nodes if each.need == node.need and each.is_option and not each.is_root]
         for need, spec in node.requires.items():
             if spec and all(need in option for option in options):
                 release = re.sub(r"^==|\.\*$", "", node.spec) if "||" not in node.spec else ""
                 pinned = node.need.startswith("pin-")
-                yield Demand(
+                yield Statement(
                     *(("", "") if pinned else (node.need, release)), need, spec, "asked" if pinned else "required"
                 )
 

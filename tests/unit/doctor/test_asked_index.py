@@ -344,3 +344,26 @@ def test_a_release_that_the_text_states_is_not_asked_for(index):
     )
 
     assert said == []
+
+
+def test_of_a_package_that_asks_the_release_that_goes_with_the_wish_is_read_in_metadata():
+    index = Index()
+    for minor in range(30):
+        metadata = f"Metadata-Version: 2.1\nName: asker\nVersion: 4.{minor}\nRequires-Dist: part>=0.{minor}; python_version >= '3.8'\n"
+        index.release(f"4.{minor}", {f"asker-4.{minor}.dist-info/METADATA": metadata})
+    text = "The conflict is caused by:\n    The user requested part==0.13.2\n    asker 4.25 depends on part>=0.25"
+
+    finding = root_of(text, index)
+
+    assert (finding.fix or "").startswith(
+        "asker 4.13 goes with part==0.13.2, by its metadata on the package index. Or ask for part>=0.25"
+    )
+    assert finding.needs == {"part": ">=0.25", "asker": "==4.13"}
+    assert len({url for url, _ in index.fetcher.sent}) < 20
+
+
+def test_where_no_release_goes_with_the_wish_or_the_index_has_no_such_project_the_conflict_is_said_alone():
+    text = "The conflict is caused by:\n    The user requested part==0.13.2\n    asker 4.25 depends on part>=0.25"
+    index = Index()
+
+    assert root_of(text, index).needs == {"part": ">=0.25"}

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
+
+CASES = Path(__file__).parents[2] / "cases" / "doctor" / "resolvers.jsonl"
+THREADS = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
 
 
 def first_of(text: str):
@@ -146,3 +153,20 @@ def test_a_release_that_pip_left_out_for_its_python_is_one_for_another_python():
 
     assert "scipy 1.9.0 requires Python >=3.8,<3.12" in first_of(text.format("1.9.0")).message
     assert "requires Python" not in first_of(text.format("1.99.0")).message
+
+
+@pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread["id"])
+def test_of_what_a_resolver_told_somebody_the_conflict_and_what_mends_it_are_named(thread):
+    diagnosed = diagnose(read_texts([("log", thread["text"])]), [("log", thread["text"])]).diagnosed[0]
+    finding = diagnosed.finding
+    needs = "; ".join(f"{name} {spec}" for name, spec in finding.needs.items())
+
+    assert [each for each in thread["says"] if each.lower() not in finding.message.lower()] == []
+    assert re.search(thread["mends"], "\n".join([finding.fix or "", needs, *diagnosed.lines]))
+
+
+def test_what_ends_a_conflict_alone_leaves_the_other_requirements_whole():
+    text = PIP.replace("xformers 0.0.26.post1", "xformers 0.0.26.post1 depends on torch==2.3.0\n    other 1.0")
+
+    assert dict(first_of(PIP).needs) == {"xformers": "==0.0.22.post7"}  # torchvision asks for the wish
+    assert dict(first_of(text).needs) == {}

@@ -75,7 +75,7 @@ def test_a_pair_of_releases_that_a_rule_forbids_names_the_other_releases():
 def test_what_the_packages_agree_on_against_a_wish_is_what_fits():
     text = CONFLICT.format("1.10.2", "1.10.2", "torchvision 0.11.2 depends on torch==1.10.1")
 
-    assert needs(text) == {"torch": "==1.10.1"}
+    assert needs(text) == {"torch": "==1.10.1", "torchvision": "==0.11.3"}
 
 
 def test_a_build_that_an_index_does_not_have_names_its_release_where_the_index_has_that():
@@ -234,7 +234,7 @@ def test_a_range_that_a_pinned_release_fulfils_does_not_stand_against_a_wish():
 
     found = root(CONFLICT.format("1.12.1", "1.12.1", sides))
 
-    assert dict(found.finding.needs) == {"torch": "==1.12.0"}
+    assert dict(found.finding.needs) == {"torch": "==1.12.0", "torchvision": "==0.13.1"}
     assert ">=1.8.1" not in found.finding.fix
 
 
@@ -259,7 +259,7 @@ def test_a_build_of_too_old_a_cuda_for_the_gpu_is_told_the_cuda_that_has_code_fo
 
 
 def test_a_range_that_pip_writes_with_spaces_is_read_to_its_end():
-    line = "transformers 4.32.0 depends on tokenizers!=0.11.3, <0.14 and >=0.11.1"
+    line = "The user requested tokenizers==0.10.3\n    transformers 4.32.0 depends on tokenizers!=0.11.3, <0.14 and >=0.11.1"
 
     assert needs(CONFLICT.format("2.1.0", "2.1.0", line))["tokenizers"] == "!=0.11.3,<0.14,>=0.11.1"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.read.resolutions import Demand, met, read_demands
+from envsmith.doctor.read.resolutions import Statement, met, read_statements
 
 
 @pytest.mark.parametrize(
-    ("text", "demands"),
+    ("text", "statements"),
     [
         ("    The user requested numpy<1.17 and >=1.16.4", ["numpy<1.17,>=1.16.4 is asked for"]),
         (
@@ -54,8 +54,8 @@ from envsmith.doctor.read.resolutions import Demand, met, read_demands
         ),
     ],
 )
-def test_what_a_resolver_says_is_read(text, demands):
-    assert [str(demand) for demand in read_demands(text)] == demands
+def test_what_a_resolver_says_is_read(text, statements):
+    assert [str(statement) for statement in read_statements(text)] == statements
 
 
 def test_of_the_builds_of_a_tree_only_what_all_require_is_required():
@@ -69,9 +69,9 @@ def test_of_the_builds_of_a_tree_only_what_all_require_is_required():
    └─ torchvision 0.10.0 would require
       └─ pytorch 1.9.0 , which conflicts with any installable versions previously reported.
 """
-    demands = [str(demand) for demand in read_demands(tree)]
-    assert "torchvision 0.10.0 requires pytorch==1.9.0" in demands
-    assert not any("requires cudatoolkit" in demand for demand in demands)
+    statements = [str(statement) for statement in read_statements(tree)]
+    assert "torchvision 0.10.0 requires pytorch==1.9.0" in statements
+    assert not any("requires cudatoolkit" in statement for statement in statements)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_of_the_builds_of_a_tree_only_what_all_require_is_required():
     ],
 )
 def test_two_requirements_exclude_each_other_where_no_version_fulfils_both(one, other, excludes):
-    assert Demand("", "", "x", one).excludes(Demand("a", "1", "x", other)) is excludes
+    assert Statement("", "", "x", one).excludes(Statement("a", "1", "x", other)) is excludes
 
 
 @pytest.mark.parametrize(
