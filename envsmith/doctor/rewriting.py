@@ -53,7 +53,7 @@ def rewriting_of(
         return None  # what came later is missing from an old release: nothing took its place
     if question.argument is None:
         name = presence.successor or words().moved_names.get(question.path) or _follower(question, presence, index)
-        if name is None or "._" in f".{name}":  # what is private replaces nothing
+        if not name or "._" in f".{name}":  # what is private replaces nothing
             return None
         return Rewriting(gone=lack.name if lack.name and lack.name != name else question.path, name=name)
     release = version or presence.releases[-1]
