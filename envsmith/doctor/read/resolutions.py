@@ -107,7 +107,7 @@ _FROM = re.compile(
 )
 _COMPLAINT = re.compile(
     rf"(?P<asker>[A-Za-z0-9][\w.-]{{0,60}}) (?P<release>\d[\w.+!-]{{0,40}}) (?:requires|has requirement) (?P<need>{_NAME})(?:\[[\w,-]{{1,40}}\])?"
-    rf"(?:(?P<spec>{_RANGE})?(?: ?;[^\n]{{1,80}}?)?, but you(?:'ll)? have [A-Za-z0-9][\w.-]{{0,60}} (?P<have>\d[\w.+!-]{{0,40}}?)(?=[.,'`\"]?(?:\s|$))"
+    rf"(?:(?P<spec>{_RANGE})?(?: ?;[^\n]{{1,80}}?)?, but you(?:'ll)? have [A-Za-z0-9][\w.-]{{0,60}} (?P<have>\d[\w.+!-]{{0,40}}?)(?=[.,'`\"]{{0,3}}(?:\s|$))"
     rf"|(?P<floor>{_RANGE})?, which is not installed)",
     re.MULTILINE,
 )
