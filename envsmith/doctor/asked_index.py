@@ -114,8 +114,8 @@ class AskedIndex:
             return hit
         if fitting is None:
             return hit
-        other = hit.groups["way"].partition(", or ")[0]
-        way = f"{asker} {fitting} goes with {need}{spec}, by its metadata on the package index. Or {other[0].lower()}{other[1:]}"
+        alternative = hit.groups["way"].partition(", or ")[0]
+        way = f"{asker} {fitting} goes with {need}{spec}, by its metadata on the package index. Or {alternative[0].lower()}{alternative[1:]}"
         needs = "; ".join(filter(None, [hit.groups.get("needs"), f"{asker}=={fitting}"]))
         return hit.naming(way=way, needs=needs)
 

@@ -53,7 +53,7 @@ class _Conflict:
     ``taker`` is a release and what another one of its project has to go with, where the index may know that one.
     """
 
-    told: str
+    sentence: str
     way: str
     needs: tuple[str, ...] = ()
     pythons: str = ""
@@ -81,7 +81,9 @@ def with_conflict(hit: Hit, text: str) -> Hit | None:
     if conflict is None:
         return None if signature == _SPOKEN else hit
     needs = "; ".join(conflict.needs)
-    return hit.naming(told=conflict.told, way=conflict.way, needs=needs, pythons=conflict.pythons, taker=conflict.taker)
+    return hit.naming(
+        told=conflict.sentence, way=conflict.way, needs=needs, pythons=conflict.pythons, taker=conflict.taker
+    )
 
 
 def _of_pythons(statements: Sequence[Statement], text: str) -> _Conflict | None:
@@ -92,8 +94,8 @@ def _of_pythons(statements: Sequence[Statement], text: str) -> _Conflict | None:
         return None
     pythons = met([promised.spec, needed.spec]) if "|" not in promised.spec else needed.spec
     key = "requires-python" if "requested Python version" in text else "python"
-    told = f"the project is for Python {promised.spec}, and {needed}"
-    return _Conflict(told, f'{key} = "{pythons or needed.spec}" in pyproject.toml', pythons=pythons or needed.spec)
+    sentence = f"the project is for Python {promised.spec}, and {needed}"
+    return _Conflict(sentence, f'{key} = "{pythons or needed.spec}" in pyproject.toml', pythons=pythons or needed.spec)
 
 
 def _of_pair(statements: Sequence[Statement], text: str) -> _Conflict | None:
@@ -108,17 +110,17 @@ def _of_pair(statements: Sequence[Statement], text: str) -> _Conflict | None:
     of_need = [pair for pair in pairs if pair[0].need == asks.need]
     # What alone ends it: the version that a requirement leaves where no other one excludes that, and another release of
     # who asks where nobody else excludes the wish.
-    is_disputed = any(one.asker and other.asker for one, other in of_need)
-    is_alone = all(asks.asker in {one.asker, other.asker} for one, other in of_need)
+    is_disputed = any(first.asker and second.asker for first, second in of_need)
+    is_alone = all(asks.asker in {first.asker, second.asker} for first, second in of_need)
     limits = _limits(statements, asks) if asks.asker and not is_disputed and wish.kind != "offered" else ""
     needs = [f"{asks.need}{limits}"] if limits else []
     needs += [f"{asks.asker}=={release}"] if release and is_alone else []
-    told, way = f"{wish}, and {asks}", _way_out(wish, asks, release)
+    sentence, way = f"{wish}, and {asks}", _way_out(wish, asks, release)
     if conda:
-        return _Conflict(_in_words_of_conda(told), _in_words_of_conda(way), tuple(needs))
+        return _Conflict(_in_words_of_conda(sentence), _in_words_of_conda(way), tuple(needs))
     is_asked = not release and is_alone and asks.asker and asks.release and wish.spec and wish.kind != "offered"
     taker = f"{asks.asker} {asks.release} {asks.need} {wish.spec}" if is_asked else ""
-    return _Conflict(told, way, tuple(needs), taker=taker)
+    return _Conflict(sentence, way, tuple(needs), taker=taker)
 
 
 def _in_words_of_conda(text: str) -> str:
@@ -135,8 +137,8 @@ def _excluding(statements: Sequence[Statement], *, has_builds: bool) -> Iterator
     for each in statements:
         key = (fold(each.need), fold(each.asker), "" if each.asker else f"{each.kind}{each.spec}")
         groups.setdefault(key, []).append(each)
-    for (one, group), (other, rivals) in itertools.combinations(groups.items(), 2):
-        if one[0] != other[0] or (one[1] == other[1] and one[1]):
+    for (key, group), (rival_key, rivals) in itertools.combinations(groups.items(), 2):
+        if key[0] != rival_key[0] or (key[1] == rival_key[1] and key[1]):
             continue
         sides = (_choices(group, has_builds=has_builds), _choices(rivals, has_builds=has_builds))
         pairs = [_first_excluding(*choices) for choices in itertools.product(*sides)]
@@ -145,8 +147,8 @@ def _excluding(statements: Sequence[Statement], *, has_builds: bool) -> Iterator
             yield (second, first) if first.asker and not second.asker else (first, second)
 
 
-def _first_excluding(one: Sequence[Statement], other: Sequence[Statement]) -> tuple[Statement, Statement] | None:
-    return next((pair for pair in itertools.product(one, other) if pair[0].excludes(pair[1])), None)
+def _first_excluding(group: Sequence[Statement], rivals: Sequence[Statement]) -> tuple[Statement, Statement] | None:
+    return next((pair for pair in itertools.product(group, rivals) if pair[0].excludes(pair[1])), None)
 
 
 def _choices(group: Sequence[Statement], *, has_builds: bool) -> list[list[Statement]]:
@@ -164,9 +166,9 @@ def _rank(pair: tuple[Statement, Statement]) -> int:
 
 
 def _limits(statements: Sequence[Statement], asks: Statement) -> str:
-    """Return the versions that a requirement leaves, with those of the others that go with it."""
-    others = [each.spec for each in statements if each.need == asks.need and each.kind in {"required", "offered"}]
-    fitting = [spec for spec in dict.fromkeys(others) if met([asks.spec, spec])]
+    """Return the versions that a requirement leaves, with those of the alternatives that go with it."""
+    specs = [each.spec for each in statements if each.need == asks.need and each.kind in {"required", "offered"}]
+    fitting = [spec for spec in dict.fromkeys(specs) if met([asks.spec, spec])]
     return met([asks.spec, *(spec for spec in fitting if "|" not in spec)]) if "|" not in asks.spec else ""
 
 
@@ -180,21 +182,23 @@ def _release_for(asks: Statement, wish: Statement) -> str | None:
 
 
 def _way_out(wish: Statement, asks: Statement, release: str | None) -> str:
-    wanted, limits = (f"{each.need}{each.spec}" for each in (wish, asks))
+    wish_text, limits = (f"{each.need}{each.spec}" for each in (wish, asks))
     if wish.kind == "offered" or asks.kind == "offered":
         offer, asks = (wish, asks) if wish.kind == "offered" else (asks, wish)
         loosen = f"Loosen {asks.need}{asks.spec}{f', which {asks.asker} asks for' if asks.asker else ''}"
         return f"{loosen}: {offer.need}{offer.spec} is all that the index has; or name an index that has it"
     if not asks.asker:
-        return f"Both stand in the requirements: keep one of {wanted} and {limits}"
+        return f"Both stand in the requirements: keep one of {wish_text} and {limits}"
     if release:
         alternative = (
             f", or {limits} with what belongs to it" if asks.spec.startswith("==") else f", or ask for {limits}"
         )
-        return f"{component_of(asks.asker)} {release} takes {wanted}{alternative}"
+        return f"{component_of(asks.asker)} {release} takes {wish_text}{alternative}"
     if wish.asker:
-        return f"Take a release of {wish.asker} that goes with {limits}, or one of {asks.asker} that goes with {wanted}"
-    return f"Ask for {limits}, or take a release of {asks.asker} that goes with {wanted}"
+        return (
+            f"Take a release of {wish.asker} that goes with {limits}, or one of {asks.asker} that goes with {wish_text}"
+        )
+    return f"Ask for {limits}, or take a release of {asks.asker} that goes with {wish_text}"
 
 
 def _of_conda(statements: Sequence[Statement], text: str) -> _Conflict | None:
@@ -203,15 +207,15 @@ def _of_conda(statements: Sequence[Statement], text: str) -> _Conflict | None:
         return None
     fresh = "a fresh environment has no old pins: conda create -n NAME with these packages"
     if pins := re.findall(r"^ ?- (\S[^\n]{1,60}?) \(labeled as 'pin-", text, re.MULTILINE):
-        told = f"the environment is pinned to {pins[0].removesuffix('.*')}"
+        sentence = f"the environment is pinned to {pins[0].removesuffix('.*')}"
         return _Conflict(
-            told, f"Take that pin away (conda-meta/pinned, conda config --show pinned_packages), or {fresh}"
+            sentence, f"Take that pin away (conda-meta/pinned, conda config --show pinned_packages), or {fresh}"
         )
     if roots := refused_roots(text):
         against = [str(each) for each in statements if each.asker and each.spec and each.need in roots]
-        told = "; ".join([f"what else is asked for excludes {' and '.join(roots[:4])}", *against[:2]])
+        sentence = "; ".join([f"what else is asked for excludes {' and '.join(roots[:4])}", *against[:2]])
         return _Conflict(
-            _in_words_of_conda(told),
+            _in_words_of_conda(sentence),
             f"Take another release of one of them, or of what they share (Python, CUDA), or let all channels be looked at (--channel-priority flexible); {fresh}",
         )
     named = [
@@ -226,11 +230,11 @@ def _of_conda(statements: Sequence[Statement], text: str) -> _Conflict | None:
         )
     if not names:
         return None
-    told = _in_words_of_conda(
+    sentence = _in_words_of_conda(
         "; ".join(dict.fromkeys(map(str, sorted(named, key=lambda each: names.index(each.asker or each.need)))))
     )
     return _Conflict(
-        told[:400],
+        sentence[:400],
         f"Take another release of {' or of '.join(names[:4])}, or all from one channel (--override-channels -c conda-forge); {fresh}",
     )
 
@@ -246,19 +250,19 @@ def _with_complaints(hit: Hit, around: str) -> Hit:
         return hit
     main = min(complaints, key=lambda each: each.weight)
     every = [main, *(each for each in complaints if each is not main and each.is_there)][:5]
-    told = "; ".join(map(str, every))
-    others = (
+    sentence = "; ".join(map(str, every))
+    alternatives = (
         _listed(main.takers) + f" for {main.have.need} {main.have.version}"
         if main.takers
         else f"another release of {main.askers}"
     )
     installed = " ".join(f"'{each.have.need}{each.limits}'" for each in every if each.limits or not each.is_there)
     if main.limits or not main.is_there:
-        way = f"pip install {installed}, or {others}"
+        way = f"pip install {installed}, or {alternatives}"
     else:
-        way = f"No {main.have.need} is right for all of them: take {others}"
+        way = f"No {main.have.need} is right for all of them: take {alternatives}"
     first = main.statements[0]
-    groups = {"who": first.asker, "who_version": first.release, "told": told, "way": way}
+    groups = {"who": first.asker, "who_version": first.release, "told": sentence, "way": way}
     groups |= {"need": first.need, "spec": main.limits} if main.limits or not main.is_there else {}
     return dataclasses.replace(hit, groups={name: value for name, value in groups.items() if value})
 
@@ -271,8 +275,8 @@ class _Complaint:
     statements: Sequence[Statement]
 
     def __str__(self) -> str:
-        there = f"and {self.have}" if self.is_there else "which is not installed"
-        return f"{_listed(list(map(str, self.statements[:4])))}, {there}"
+        ending = f"and {self.have}" if self.is_there else "which is not installed"
+        return f"{_listed(list(map(str, self.statements[:4])))}, {ending}"
 
     @property
     def is_there(self) -> bool:

@@ -256,16 +256,16 @@ def release_that_takes(name: str, release: str, needed: str, spec: str) -> str |
 
     It is the newest for a pin. For a range it is the nearest after ``release``, else the newest.
     """
-    wanted = Spec.parse(spec)
+    range_asked = Spec.parse(spec)
     takers: dict[str, str] = {}
     for row in _rows_of({name, needed}):
         pin = row.needs[needed].exact if name in row.when and needed in row.needs else None
         match = re.search(r"(?:^|[<=]=)(\d[\w.]*)$", row.when[name].text) if pin else None
-        if pin and match and (wanted.contains(pin) or public(pin) == public(wanted.exact)):
+        if pin and match and (range_asked.contains(pin) or public(pin) == public(range_asked.exact)):
             takers[match[1]] = pin
     keyed = sorted((key, text) for text in takers if (key := version_key(text)))
     own = key_of(release)
-    later = [text for key, text in keyed if own and key > own and not wanted.exact]
+    later = [text for key, text in keyed if own and key > own and not range_asked.exact]
     return later[0] if later else keyed[-1][1] if keyed else None
 
 

@@ -43,8 +43,11 @@ class Statement:
     def excludes(self, rival: Statement) -> bool:
         """Return whether no version fulfils both."""
         with contextlib.suppress(ValueError):
-            one, other = Spec.parse(_comparable(self.spec, rival.spec)), Spec.parse(_comparable(rival.spec, self.spec))
-            return not any(one.contains(point) and other.contains(point) for point in _points(self.spec, rival.spec))
+            own, foreign = (
+                Spec.parse(_comparable(self.spec, rival.spec)),
+                Spec.parse(_comparable(rival.spec, self.spec)),
+            )
+            return not any(own.contains(point) and foreign.contains(point) for point in _points(self.spec, rival.spec))
         return False
 
 
@@ -59,9 +62,9 @@ def met(specs: list[str]) -> str:
     with contextlib.suppress(ValueError):
         points = _points(*clauses)
         for clause in list(clauses):
-            rest = [each for each in clauses if each != clause]
-            if rest and _fitting(rest, points) == _fitting(clauses, points):
-                clauses = rest
+            without = [each for each in clauses if each != clause]
+            if without and _fitting(without, points) == _fitting(clauses, points):
+                clauses = without
         return ",".join(clauses) if _fitting(clauses, points) else ""
     return ""
 
@@ -74,7 +77,7 @@ def _fitting(clauses: list[str], points: list[str]) -> list[str]:
 def _points(*specs: str) -> list[str]:
     """Return versions of which one lies in every set that bounds of ``specs`` can make: each bound, and right above it."""
     bounds = dict.fromkeys(re.findall(r"(?<![\w.])(\d+(?:\.\d+)*)([\w.+!]*)(?<!\.)", " ".join(specs)))
-    return ["0.0.1", *(point for number, rest in bounds for point in (f"{number}{rest}", f"{number}.0.0.1"))]
+    return ["0.0.1", *(point for number, suffix in bounds for point in (f"{number}{suffix}", f"{number}.0.0.1"))]
 
 
 _NAME = r"[A-Za-z][\w.-]{0,60}?"
@@ -104,7 +107,7 @@ _FROM = re.compile(
 )
 _COMPLAINT = re.compile(
     rf"(?P<asker>[A-Za-z0-9][\w.-]{{0,60}}) (?P<release>\d[\w.+!-]{{0,40}}) (?:requires|has requirement) (?P<need>{_NAME})(?:\[[\w,-]{{1,40}}\])?"
-    rf"(?:(?P<spec>{_RANGE})?(?: ?;[^\n]{{1,80}}?)?, but you(?:'ll)? have [A-Za-z0-9][\w.-]{{0,60}} (?P<have>\d[\w.+!-]{{0,40}}?)(?=[.,'`\"]?(?:\s|$))"
+    rf"(?:(?P<spec>{_RANGE})?(?: ?;[^\n]{{1,80}}?)?, but you(?:'ll)? have [A-Za-z0-9][\w.-]{{0,60}} (?P<have>\d[\w.+!-]{{0,40}}?)(?=[.,'`\"]{{0,3}}(?:\s|$))"
     rf"|(?P<floor>{_RANGE})?, which is not installed)",
     re.MULTILINE,
 )

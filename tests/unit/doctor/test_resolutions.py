@@ -52,6 +52,7 @@ from envsmith.doctor.read.resolutions import Statement, met, read_statements
             "a 1.0 has requirement b[x]<2,>=1; extra == 'y', but you'll have b 2.1 which is incompatible.",
             ["a 1.0 requires b<2,>=1", "b 2.1 is installed"],
         ),
+        ("`a 1.0 has requirement b<2, but you have b 2.1.3.`", ["a 1.0 requires b<2", "b 2.1.3 is installed"]),
     ],
 )
 def test_what_a_resolver_says_is_read(text, statements):
