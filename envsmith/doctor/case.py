@@ -8,17 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from envsmith.doctor.explained_lacks import explain_lacks, explain_unsaid
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of
 from envsmith.doctor.mended_line import MendedLine
 from envsmith.doctor.messages import read_messages
-from envsmith.doctor.missing_names import explain
 from envsmith.doctor.needed_releases import releases_for_finding
 from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.signatures import Hit, Signature
 from envsmith.doctor.stated_environment import check_versions
-from envsmith.doctor.unsaid_lacks import explain_unsaid
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
@@ -127,11 +126,11 @@ def read_case(
         f.needs or releases_for_finding(f, facts, platform) for f in judgement.findings if f.severity is Severity.ERROR
     ]
     names = names or NameIndex.installed()
-    explained = _explained(lacks, hits, facts, names, needs)
+    explained = explain_lacks(lacks, hits, facts, names, needs)
     if published and (unmeasured := _unmeasured(lacks, hits, explained)):
         read = published().names(unmeasured, facts, names)
         explained = [each for each in explained if each[0] not in unmeasured]
-        explained += _explained(unmeasured, hits, facts, read, needs)
+        explained += explain_lacks(unmeasured, hits, facts, read, needs)
     if not (explained or any(hit.signature.severity is not Severity.NOTE for hit in hits)):
         explained = explain_unsaid(texts, facts, names, needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
@@ -163,40 +162,6 @@ def _unmeasured(
     places = {lack.hit.place for lack, explanation, _ in explained if explanation.is_certain}
     places |= {hit.place for hit in hits if hit.signature.kind == "cause"}
     return [lack for lack in lacks if lack.hit.place not in places and not (lack.is_told and lack.owner)]
-
-
-def _explained(
-    lacks: Iterable[Lack],
-    hits: Sequence[Hit],
-    facts: Facts,
-    names: NameIndex,
-    needs: Sequence[Mapping[str, str]],
-) -> list[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]]:
-    """Return what is said of missing names, but not of those whose message a signature knows better.
-
-    A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
-    of another group (a part that was not compiled) says more, and one that names releases where the index names none.
-    A message that names its cause says more than a guess.
-    """
-    explained = []
-    for lack in lacks:
-        explanation = explain(lack, facts, names, needs)
-        here = [h for h in hits if h.place == lack.hit.place]
-        is_rule = any(h.signature.rule for h in here)
-        causes = [h for h in here if h.signature.kind == "cause"]
-        is_better_known = explanation and explanation.confidence == "low" and causes
-        same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
-        better = [
-            h
-            for h in same
-            if h.signature.group != "python-version-pair"
-            or (explanation and h.signature.needs and not explanation.needs)
-        ]
-        if is_better_known:
-            continue
-        if explanation and not better and (explanation.is_certain or not (same or is_rule)):
-            explained.append((lack, explanation, tuple(sorted(same, key=lambda h: h.signature.kind != "cause"))))
-    return explained
 
 
 def _platform(facts: Facts) -> Platform:

@@ -111,27 +111,30 @@ def _source(line: str, frame: re.Match[str], following: Sequence[str]) -> str:
     return (line[frame.end() :].strip() or ("" if _FRAME.search(below) else below))[:300]
 
 
+# In how many lines at its end a text shows where it ends.
+_LAST_LINES = 300
 # What stands below the line of code that failed: carets, and in a notebook or a box the code that follows.
 _BELOW = re.compile(r"[\s^~]*$|\s{0,10}\d{1,6}(?:\s|$)|[│╰]|\s*\.{3}\s*$")
 
 
 def unanswered_line(text: str) -> tuple[int, str] | None:
     """Return the number (from 0) and the code of the last line that the last traceback quotes, where no error follows."""
-    lines = unprefixed(text).split("\n")
+    whole = text.split("\n")
+    first = max(0, len(whole) - _LAST_LINES)
+    lines = unprefixed("\n".join(whole[first:])).split("\n")
     for number in range(len(lines) - 1, -1, -1):
         if arrow := _ARROW.match(lines[number]):
-            return _unanswered(lines, number, arrow[3])
+            return (first + number, arrow[3].strip()) if _is_unanswered(lines[number + 1 :]) else None
         if match := _FRAME.search(lines[number]):
-            code = _source(lines[number], match, lines[number + 1 : number + 2])
-            return _unanswered(lines, number + 1, code) if code and not match["cell"] else None
+            code = _source(lines[number], match, lines[number + 1 : number + 2]) if match["plain"] else ""
+            return (first + number + 1, code) if code and _is_unanswered(lines[number + 2 :]) else None
     return None
 
 
-def _unanswered(lines: Sequence[str], number: int, code: str) -> tuple[int, str] | None:
-    rest = [line for line in lines[number + 1 :] if not _BELOW.match(line)]
-    is_apart = number + 1 >= len(lines) or _BELOW.match(lines[number + 1])
-    failure = re.compile(words().failure, re.MULTILINE)
-    return (number, code.strip()) if is_apart and not failure.search("\n".join(rest)) else None
+def _is_unanswered(following: Sequence[str]) -> bool:
+    """Return whether what follows a line of code is apart from it and shows no failure."""
+    rest = "\n".join(line for line in following if not _BELOW.match(line))
+    return all(map(_BELOW.match, following[:1])) and not re.search(words().failure, rest, re.MULTILINE)
 
 
 def completed(text: str) -> str:

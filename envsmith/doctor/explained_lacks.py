@@ -1,17 +1,18 @@
-"""What a text that ends before its error lacks: the name that the last line of code it quotes asks of a package.
+"""What is said of the names that a text lacks: of those that its messages tell, and of one that no message tells.
 
-Nobody said that this name is missing. So it is a lead: the stated release is known not to have it, or the newest one.
+A text that ends before its error has a last line of code, which asks for names of packages. Nobody said that one of them
+is missing. So it is a lead: the stated release is known not to have it, or the newest one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from envsmith.doctor.diagnosis import Weight
 from envsmith.doctor.facts import Facts
-from envsmith.doctor.lacks import Lack, best_answer, installed_version, is_in, lack_of, lack_signatures
+from envsmith.doctor.lacks import Lack, best_answer, installed_version, is_in, is_lack, lack_of, lack_signatures
 from envsmith.doctor.missing_names import explain
 from envsmith.doctor.name_explanation import MissingNameExplanation
 from envsmith.doctor.read.tracebacks import unanswered_line
@@ -33,6 +34,40 @@ _SPOKEN = re.compile(
     re.IGNORECASE,
 )
 _IMPORTS_AT_END = re.compile(r"\n((?:from|import) [^\n]{3,300})\s*$")
+
+
+def explain_lacks(
+    lacks: Iterable[Lack],
+    hits: Sequence[Hit],
+    facts: Facts,
+    names: NameIndex,
+    needs: Sequence[Mapping[str, str]],
+) -> list[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]]:
+    """Return what is said of missing names, but not of those whose message a signature knows better.
+
+    A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
+    of another group (a part that was not compiled) says more, and one that names releases where the index names none.
+    A message that names its cause says more than a guess.
+    """
+    explained = []
+    for lack in lacks:
+        explanation = explain(lack, facts, names, needs)
+        here = [h for h in hits if h.place == lack.hit.place]
+        is_rule = any(h.signature.rule for h in here)
+        causes = [h for h in here if h.signature.kind == "cause"]
+        is_better_known = explanation and explanation.confidence == "low" and causes
+        same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
+        better = [
+            h
+            for h in same
+            if h.signature.group != "python-version-pair"
+            or (explanation and h.signature.needs and not explanation.needs)
+        ]
+        if is_better_known:
+            continue
+        if explanation and not better and (explanation.is_certain or not (same or is_rule)):
+            explained.append((lack, explanation, tuple(sorted(same, key=lambda h: h.signature.kind != "cause"))))
+    return explained
 
 
 def explain_unsaid(
