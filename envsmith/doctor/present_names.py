@@ -43,7 +43,7 @@ def not_set_yet(lack: Lack, question: Question, presence: Presence, version: str
     is_asked = bool(lack.frames) and lack.frames[-1].package == name and bool(presence.absent)
     is_foreign = bool(version and question.is_guess and presence.absent)
     older = "" if version or is_asked or not presence.absent else ", or the installed release is another"
-    before = short_spec_of(presence.releases, set(presence.releases) - presence.present)
+    before = short_spec_of(presence.releases, presence.absent)
     if is_asked:
         fix = f" Make the object anew with the installed {name} if an older one stored it, or install {name}{before}."
     elif is_foreign:

@@ -16,7 +16,7 @@ from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 
 _INSTALLED = re.compile(r"[/\\\\](?:site|dist)-packages[/\\\\]+([A-Za-z_]\w{1,60})[/\\\\]")
-_WORD = re.compile(r"(?<![\w./-])[A-Za-z]\w{2,40}(?:-\w{2,40}){0,3}")
+_WORD = re.compile(r"(?<![\w./-])[A-Za-z]\w{1,40}(?:-\w{2,40}){0,3}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,7 @@ class AskedNames:
         self._compiled = frozenset().union(*(each.compiled for each in self._opened.values()))
         self._releases = releases
         self._modules: dict[str, ModuleLines | None] = {}
+        self._defining: dict[str, tuple[str, ...]] = {}
 
     def module(self, name: str) -> ModuleLines | None:
         """Return the lines of a module, or ``None`` where no release has it.
@@ -249,9 +250,11 @@ class AskedNames:
 
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a release writes a class or function of that name, of a few that were opened."""
-        written = re.compile(rf"^(?:class|def|async def) {re.escape(name)}\b".encode(), re.MULTILINE)
-        modules = {module for module, text in self._texts() if written.search(text)}
-        return tuple(sorted(modules, key=lambda module: (module.count("."), module)))
+        if name not in self._defining:
+            written = re.compile(rf"^(?:class|def|async def) {re.escape(name)}\b".encode(), re.MULTILINE)
+            modules = {module for module, text in self._texts() if written.search(text)}
+            self._defining[name] = tuple(sorted(modules, key=lambda module: (module.count("."), module)))
+        return self._defining[name]
 
     def callables_taking(self, name: str, argument: str) -> tuple[str, ...]:
         """Return the dotted paths of the callables of that name that take an argument, in a few of the releases."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 from release_index import Index
 
 from envsmith.doctor.asked_index import AskedIndex
@@ -184,6 +185,27 @@ def test_a_member_that_the_package_itself_asks_of_an_object_and_sets_since_a_rel
 
     assert finding.needs == {"bmtrain": "<0.5"}
     assert "Make the object anew with the installed bmtrain" in finding.fix
+
+
+def test_of_releases_that_time_did_not_reach_none_is_said_to_come_before_the_attribute():
+    index = Index()
+    for minor in range(40):
+        level = "self.level = 1" if minor >= 13 else "pass"
+        index.release(f"0.{minor}", {"bmtrain/net.py": f"class Net:\n  def __init__(self):\n    {level}"})
+    now = iter([0.0] * 8 + [99.0] * 50)
+    frame = '  File "/env/lib/python3.11/site-packages/bmtrain/net.py", line 9, in f\n    if self.level:\n'
+    text = f"bmtrain==0.30\n{HEAD.format(line='x')}{frame}AttributeError: 'Net' object has no attribute 'level'"
+
+    diagnosis = diagnose(
+        read_texts([("log", text)]),
+        [("log", text)],
+        names=NameIndex(Path("nowhere")),
+        published=lambda: AskedIndex(lambda: index, print, clock=lambda: next(now)),
+    )
+
+    before = SpecifierSet(diagnosis.root.finding.needs["bmtrain"])
+    assert before.contains("0.0")
+    assert not before.contains("0.13")
 
 
 def test_a_package_that_explains_nothing_of_an_object_of_ones_own_leaves_it_unexplained(moved):
