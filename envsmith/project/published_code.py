@@ -16,20 +16,18 @@ from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import Ancestors, OwnClasses
 from envsmith.knowledge.names.reach import PackageUses
-from envsmith.knowledge.names.scopes import Chain
 from envsmith.knowledge.names.settled_source import SettledSources, VersionRefusal
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, Severity
 from envsmith.project.code.judge_overrides import judge_overrides
-from envsmith.project.code.judge_uses import by_distribution, component_name, has, is_guarded, judge_uses
+from envsmith.project.code.judge_uses import by_distribution, component_name, is_guarded, judge_uses
 from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
 from envsmith.project.published_names import names_with_published
 from envsmith.project.published_protos import PROTOBUF, refused_protos
-from envsmith.project.published_refusals import refusal_at_import, refusal_before_use
-from envsmith.project.published_stated import stated_python
+from envsmith.project.published_refusals import refusal_at_import, refusal_before_use, settled_sources
 from envsmith.project.published_tags import Descent, judge_tags
 
 # How much of what functions take is told of one release.
@@ -95,7 +93,7 @@ def lacking(
     names = NameIndex.installed()
     if not any(map(_naming(by_distribution(versions), names).search, texts.values())):
         return []
-    sources = _settled(texts, versions, names)
+    sources = settled_sources(texts, versions, names)
     package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
 
     def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]:
@@ -138,23 +136,6 @@ def _refused_proto(
         evidence=(release.evidence,),
         fix=f"Install protobuf{spec}, or another release of {release.name}.",
         stage="import",
-    )
-
-
-def _settled(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> SettledSources:
-    """Return the sources as they run beside the stated versions."""
-    by_module, releases = distributions_by_module(), by_distribution(versions)
-
-    def has_name(chain: Chain) -> bool:
-        presence = names.ask(".".join(chain))
-        return presence is not None and has(presence, releases.get(presence.distribution, "")) is True
-
-    return SettledSources(
-        texts,
-        releases,
-        stated_python(versions),
-        lambda module: by_module.get(module, normal_name(module)),
-        has_name,
     )
 
 

@@ -26,9 +26,15 @@ Declared = dict[str, list[SpecifierSet]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaterBound:
-    """What a later release, read from ``file``, says of a stated release of another distribution: only ``caps``."""
+    """What a later release, read from ``file``, says of a stated release of another distribution: only ``caps``.
+
+    ``barred`` is the stated one, or the first of its series, which the later release could know. It ``is_new`` where it
+    came out after the release that is asked about.
+    """
 
     distribution: str
+    barred: Version
+    is_new: bool
     later: str
     file: IndexFile
     caps: SpecifierSet
@@ -39,25 +45,40 @@ def barred_later(
     files: Mapping[str, IndexFile],
     stated: Mapping[str, Version],
     declared: Callable[[IndexFile], Declared],
-    day_of: Callable[[str], str],
+    days_of: Callable[[str], Mapping[Version, str]],
 ) -> Iterator[LaterBound]:
-    """Yield the first bound on each stated release that came out after ``version`` and before the release that bars it.
+    """Yield the first bound on each stated release whose series came out after ``version`` and before what bars it.
 
-    ``files`` are those of the releases of a project, oldest first. ``stated`` are releases by distribution, ``day_of``
-    is asked for the day of one. A release that declares nothing of a distribution may not take it: the next one tells.
+    The next release of the same series may bar what was there before too: it was published to say so. ``files`` are those
+    of the releases of a project, oldest first. ``stated`` are releases by distribution, ``days_of`` is asked for the days
+    of the series of one. A release that declares nothing of a distribution may not take it: the next one tells.
     """
-    following = _following(version, files)
+    following, own_day = _following(version, files), files[version].day or "~"
     own, *of_next = _read(declared, [files[v] for v in (version, *following[:1])])
-    taken = [name for name in stated if any(name in bounds for bounds in (own, *of_next))]
-    days = {name: day for name in taken if (day := day_of(name)) > (files[version].day or "~")}
-    aware = [later for later in following if (files[later].day or "") >= min(days.values(), default="~")][:_MOST]
+    series = {n: days for n in stated if any(n in b for b in (own, *of_next)) and (days := days_of(n))}
+    patch = next((v for v in following[:1] if Version(v).release[:2] == Version(version).release[:2]), None)
+    first = min((day for days in series.values() for day in days.values() if day > own_day), default="~")
+    aware = [v for v in following if v == patch or (files[v].day or "") >= first][:_MOST]
     for later, bounds in zip(aware, _read(declared, [files[v] for v in aware]), strict=True):
-        for name, day in [*days.items()]:
+        for name, days in [*series.items()]:
             caps = [SpecifierSet(",".join(filter(_is_cap, map(str, bound)))) for bound in bounds.get(name, ())]
+            since = "" if later == patch and name in own else own_day
+            day, barred = min(((day, v) for v, day in days.items() if day > since), default=("~", stated[name]))
             could_know = day <= (files[later].day or "") and (name in own or later == following[0])
-            if could_know and caps and not any(c.contains(stated[name].public, prereleases=True) for c in caps):
-                del days[name]
-                yield LaterBound(distribution=name, later=later, file=files[later], caps=caps[0])
+            if could_know and caps and not any(_contains(c, stated[name]) or _contains(c, barred) for c in caps):
+                del series[name]
+                yield LaterBound(
+                    distribution=name,
+                    barred=barred,
+                    is_new=day > own_day,
+                    later=later,
+                    file=files[later],
+                    caps=caps[0],
+                )
+
+
+def _contains(caps: SpecifierSet, release: Version) -> bool:
+    return caps.contains(release.public, prereleases=True)
 
 
 def _is_cap(clause: str) -> bool:

@@ -5,15 +5,37 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from envsmith.knowledge.names.modules import distributions_by_module
+from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.reach import PackageUses
-from envsmith.knowledge.names.scopes import FUNCTIONS, within
+from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
 from envsmith.knowledge.names.settled_source import SettledSources, VersionRefusal
+from envsmith.model.project_name import normal_name
+from envsmith.project.code.judge_uses import by_distribution, has
+from envsmith.project.published_stated import stated_python
+
+
+def settled_sources(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> SettledSources:
+    """Return the sources as they run beside the stated versions."""
+    by_module, releases = distributions_by_module(), by_distribution(versions)
+
+    def has_name(chain: Chain) -> bool:
+        presence = names.ask(".".join(chain))
+        return presence is not None and has(presence, releases.get(presence.distribution, "")) is True
+
+    return SettledSources(
+        texts,
+        releases,
+        stated_python(versions),
+        lambda module: by_module.get(module, normal_name(module)),
+        has_name,
+    )
 
 
 def refusal_at_import(root: str, package: PackageUses[str], sources: SettledSources) -> VersionRefusal | None:
     """Return what stops the import of a package, if something does."""
-    stops = ((stop.path, stop.line) for stop in [*package.stops(root)] if not stop.available)
+    stops = ((stop.path, stop.line) for stop in package.stops(root) if not stop.available)
     return next((refusal for stop in stops if (refusal := sources.refusals.get(stop))), None)
 
 

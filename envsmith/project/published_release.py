@@ -27,7 +27,7 @@ from envsmith.project.published_code import PublishedRelease, lacking
 from envsmith.project.published_compiled import CompiledRelease
 from envsmith.project.published_later import Declared, barred_later
 from envsmith.project.published_libraries import brought_libraries, unmet
-from envsmith.project.published_stated import Stated, day_of, declared, stated_python, stated_releases
+from envsmith.project.published_stated import Stated, days_of, declared, stated_python, stated_releases
 
 # A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
 _MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 24 << 20, 8 << 20
@@ -143,17 +143,20 @@ class IndexRelease:
             self._files,
             others,
             lambda file: declared(read_release(self._fetcher, file), python, platform),
-            lambda name: day_of(self._packages, name, *stated[name]),
+            lambda name: days_of(self._packages, name, *stated[name]),
         )
         for bound in bounds:
             component, present = stated[bound.distribution]
+            news = f"and {self.name} {self.version}, the release before, does not say so"
+            if bound.is_new:
+                barred = "which" if bound.barred == present else f"and {bound.barred}"
+                news = f"{barred} came out between {self.name} {self.version} and that release"
             yield Finding(
                 rule="release-later",
                 severity=Severity.WARNING,
                 components={self.name: self.version, component: str(present)},
                 needs={component: str(bound.caps)},
-                message=f"{self.name} {bound.later} declares {component} {bound.caps}; {component} {present} is there, "
-                f"which came out between {self.name} {self.version} and that release",
+                message=f"{self.name} {bound.later} declares {component} {bound.caps}; {component} {present} is there, {news}",
                 evidence=(self._evidence(EvidenceKind.DECLARED, bound.file),),
                 fix=f"Install {component}{bound.caps}, or a release of {self.name} that works with {component} {present}.",
                 stage="import",

@@ -43,15 +43,18 @@ def declared(facts: ReleaseFacts, python: str | None, platform: Platform, extras
     return bounds
 
 
-def day_of(packages: PackageIndex, distribution: str, component: str, release: Version) -> str:
-    """Return the day on which a stated release came out, ``""`` where nobody tells."""
+def days_of(packages: PackageIndex, distribution: str, component: str, release: Version) -> dict[Version, str]:
+    """Return the days on which the final releases of a stated one's series came out, up to it. None where nobody tells."""
+    days: dict[Version, str] = {}
+    with suppress(NotFoundError):
+        for text, files in packages.project(distribution).releases().items() if component != "python" else ():
+            version = Version(text)
+            if version.release[:2] == release.release[:2] and version <= release and not version.is_prerelease:
+                days[version] = min((file.day or "~" for file in files), default="~")
     graph_name = minor_of(str(release)) if component == "python" else release.public
     if day := version_graph().released_on(component, graph_name):
-        return day
-    with suppress(NotFoundError):
-        of_project = packages.project(distribution).releases().items()
-        return min((f.day or "" for text, files in of_project if Version(text) == release for f in files), default="")
-    return ""
+        days[release] = day
+    return {version: day for version, day in days.items() if day != "~"}
 
 
 def stated_releases(versions: Mapping[str, str]) -> Stated:

@@ -145,10 +145,15 @@ def test_what_says_nothing_of_the_stated_release_is_silent(later):
     assert judged(index, "nobody-knows==1.2.0 numpy==2.0.0").findings == ()
 
 
-def test_a_bar_on_what_was_there_before_the_stated_release_is_silent():
-    index = history(("1.2.0", "2024-07-01", "numpy"), ("1.2.1", "2024-08-01", "numpy<2"))
+@pytest.mark.parametrize(
+    ("bars", "later", "count"), [("numpy<2", "1.2.1", 1), ("numpy<2", "1.3.0", 0), ("", "1.2.1", 0)]
+)
+def test_a_bar_on_what_was_there_before_the_stated_release_counts_in_the_next_of_its_series(bars, later, count):
+    index = history(("1.2.0", "2024-07-01", "numpy"), (later, "2024-08-01", bars))
 
-    assert judged(index, "nobody-knows==1.2.0 numpy==2.0.0").findings == ()
+    words = "numpy 2.0.0 is there, and nobody-knows 1.2.0, the release before, does not say so"
+    messages = [f.message for f in judged(index, "nobody-knows==1.2.0 numpy==2.0.0").findings]
+    assert messages == count * [f"nobody-knows 1.2.1 declares numpy <2; {words}"]
 
 
 @pytest.mark.parametrize(("between", "count"), [((), 1), ((("1.2.1", "2024-06-20", ""),), 0)])
@@ -234,6 +239,19 @@ def library(*sources: str) -> Index:
     for at, source in enumerate(sources):
         index.release(f"2.{at}", {"some_library/__init__.py": source})
     return index
+
+
+@pytest.mark.parametrize(("first", "count"), [("2024-06-01", 1), ("2024-08-01", 0)])
+def test_what_bars_the_first_release_of_a_series_bars_the_stated_one_too(first, count):
+    user = history(("1.2.0", "2024-01-02", "some-library>=1"), ("1.2.1", "2024-07-01", "some-library<2"))
+    series = Index()
+    series.release("2.0", {"some_library/__init__.py": ""}, day=first)
+    series.release("2.0.5", {"some_library/__init__.py": ""}, day="2024-09-01")
+
+    judgement = judged(Packages(user, series), "nobody-knows==1.2.0 some-library==2.0.5")
+
+    words = "some-library 2.0.5 is there, and 2.0 came out between nobody-knows 1.2.0 and that release"
+    assert [f.message for f in judgement.findings] == count * [f"nobody-knows 1.2.1 declares some-library <2; {words}"]
 
 
 def test_a_stated_release_that_was_not_measured_is_read_where_it_is_published():
