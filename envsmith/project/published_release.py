@@ -208,9 +208,11 @@ class IndexRelease:
             with suppress(NetworkError, ContentError):  # its sources can be read all the same
                 yield from compiled.not_linking(str(torch), platform.value)
         if compiled and brought:
-            with suppress(NetworkError):
-                loaded = loaded_libraries(compiled.file.url, self._fetcher)
+            try:
+                loaded = twice(lambda url: loaded_libraries(url, self._fetcher), compiled.file.url)
                 yield from unmet(self._told(), loaded, brought, platform)
+            except NetworkError as error:
+                self.unread.append(f"CUDA: the package index did not say, {error.reason}")
 
     def _lacking(self, versions: Mapping[str, str], most: int) -> list[Finding]:
         """Return what surely runs at its import and takes what the stated versions lack, else what its functions take.
