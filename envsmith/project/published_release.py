@@ -11,28 +11,21 @@ from packaging.version import Version
 from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.graph.releases import YANKED_FIX, yanked_cause
 from envsmith.lock.index.asked_names import twice
-from envsmith.lock.index.cuda_libraries import loaded_libraries
 from envsmith.lock.index.distribution import ReleaseFacts, best_file, read_release
-from envsmith.lock.index.index import IndexFile, PackageIndex, yanked_text
+from envsmith.lock.index.index import PackageIndex, yanked_text
 from envsmith.lock.index.release_sources import open_archive
-from envsmith.lock.index.torch_wheel import linux_wheels
-from envsmith.lock.index.wheel_tags import wheel_tags
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.model.wheel_name import read_wheel_name
 from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking
-from envsmith.project.published_compiled import CompiledRelease
 from envsmith.project.published_later import Declared, barred_later
-from envsmith.project.published_libraries import brought_libraries, unmet
 from envsmith.project.published_stated import Stated, days_of, declared, stated_python, stated_releases
+from envsmith.project.published_wheels import ReleaseWheels, evidence_of
 
 # A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
 _MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 24 << 20, 8 << 20
-# Of the machine nobody said how old it is.
-_NEWEST_GLIBC = "2.99"
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 
@@ -55,8 +48,11 @@ class IndexRelease:
         self._text = next((text for text in files if Version(text) == Version(version)), "")
         if not self._text:
             raise NotFoundError(f"Cannot read {project} {version}: the package index has no such release.")
-        self._all = next(of_release for text, of_release in releases if text == self._text)
-        self._files, self._file, self._yanked = files, files[self._text], yanked_text(self._all)
+        of_this = next(of_release for text, of_release in releases if text == self._text)
+        self._files, self._file, self._yanked = files, files[self._text], yanked_text(of_this)
+        measured = evidence_of(self._file, EvidenceKind.MEASURED)
+        release = PublishedRelease(name=name, version=version, evidence=measured)
+        self._wheels = ReleaseWheels(release, of_this, self._fetcher, self.unread.append)
 
     def faults(self, versions: Mapping[str, str], platform: Platform) -> Iterator[Finding]:
         """Yield that it was yanked, and what it declares and the stated versions contradict, else what its code takes and they lack.
@@ -69,7 +65,7 @@ class IndexRelease:
         with suppress(NetworkError, ContentError):  # METADATA that nobody can read says nothing of its files
             errors += self._contradictions(stated, python, platform)
         try:
-            errors = errors or [*self._unbuilt(python, platform), *self._misbuilt(versions, platform)]
+            errors = errors or [*self._wheels.faults(versions, platform)]
             if not any(error.severity is Severity.ERROR for error in errors):
                 errors += twice(lambda stated: self._lacking(stated, _MAX_SOURCES), versions)
         finally:
@@ -97,16 +93,7 @@ class IndexRelease:
     @property
     def declaration(self) -> Evidence:
         """Return the evidence for what it declares."""
-        return self._evidence(EvidenceKind.DECLARED)
-
-    def _evidence(self, kind: EvidenceKind, file: IndexFile | None = None) -> Evidence:
-        read = file or self._file
-        return Evidence(
-            kind=kind,
-            source=f"{read.filename}, read on the package index now",
-            date=read.day or "",
-            sha256=read.sha256,
-        )
+        return evidence_of(self._file, EvidenceKind.DECLARED)
 
     def contradicted(self, versions: Mapping[str, str], platform: Platform, among: Container[str]) -> Iterator[Finding]:
         """Yield what it declares and the stated releases of components ``among`` them contradict."""
@@ -157,62 +144,10 @@ class IndexRelease:
                 components={self.name: self.version, component: str(present)},
                 needs={component: str(bound.caps)},
                 message=f"{self.name} {bound.later} declares {component} {bound.caps}; {component} {present} is there, {news}",
-                evidence=(self._evidence(EvidenceKind.DECLARED, bound.file),),
+                evidence=(evidence_of(bound.file, EvidenceKind.DECLARED),),
                 fix=f"Install {component}{bound.caps}, or a release of {self.name} that works with {component} {present}.",
                 stage="import",
             )
-
-    def _compiled(self, python: str | None, platform: Platform) -> CompiledRelease | None:
-        """Return its wheel for the stated Python, else for the newest one, where it has compiled wheels."""
-        tag = f"-cp{(python or '3').replace('.', '')}"
-        wheels = linux_wheels(self._all).get(platform, ())
-        fitting = [f for f in wheels if tag in f.filename and "t-" not in f.filename and "musl" not in f.filename]
-        if not fitting:
-            return None
-        return CompiledRelease(
-            name=self.name,
-            version=self.version,
-            file=fitting[-1],
-            fetcher=self._fetcher,
-            evidence=self._evidence(EvidenceKind.MEASURED, fitting[-1]),
-        )
-
-    def _unbuilt(self, python: str | None, platform: Platform) -> Iterator[Finding]:
-        """Yield that it has compiled wheels, and none for the stated Python: a warning where pip compiles its source."""
-        wheels = [read_wheel_name(f.filename) for f in self._all if f.is_wheel]
-        built = sorted({tag.interpreter for w in wheels for tag in w.tags if tag.platform.endswith(platform.machine)})
-        usable = set(wheel_tags(platform, python, _NEWEST_GLIBC)) if python and built else set[str]()
-        if not usable or any(str(tag) in usable for wheel in wheels for tag in wheel.tags):
-            return
-        has_source = any(not f.is_wheel for f in self._all)
-        yield Finding(
-            rule="release-unbuilt",
-            severity=Severity.WARNING if has_source else Severity.ERROR,
-            components={self.name: self.version, "python": str(python)},
-            message=f"{self.name} {self.version} has no wheel for Python {python} (it has some for {', '.join(built)})"
-            + (": an installer compiles its source" if has_source else ", and no source"),
-            evidence=(self._evidence(EvidenceKind.MEASURED),),
-            fix=f"Take a Python of one of its wheels, or a release of {self.name} that has one for Python {python}.",
-            stage="install",
-        )
-
-    def _misbuilt(self, versions: Mapping[str, str], platform: Platform) -> Iterator[Finding]:
-        """Yield that its compiled files were built for numpy 1 beside numpy 2, or do not load with the stated libraries."""
-        stated, brought = stated_releases(versions), brought_libraries(versions, platform)
-        (component, numpy), (_, torch) = (stated.get(name, ("", None)) for name in ("numpy", "torch"))
-        is_read = torch or brought or (numpy and numpy.major > 1)
-        compiled = self._compiled(stated_python(versions), platform) if is_read else None
-        if compiled and numpy and numpy.major > 1:
-            yield from compiled.built_for_numpy_1(component, str(numpy))
-        if compiled and torch:
-            with suppress(NetworkError, ContentError):  # its sources can be read all the same
-                yield from compiled.not_linking(str(torch), platform.value)
-        if compiled and brought:
-            try:
-                loaded = twice(lambda url: loaded_libraries(url, self._fetcher), compiled.file.url)
-                yield from unmet(self._told(), loaded, brought, platform)
-            except NetworkError as error:
-                self.unread.append(f"CUDA: the package index did not say, {error.reason}")
 
     def _lacking(self, versions: Mapping[str, str], most: int) -> list[Finding]:
         """Return what surely runs at its import and takes what the stated versions lack, else what its functions take.
@@ -230,10 +165,7 @@ class IndexRelease:
                 return []
             texts = dict(archive.read([member.path for member in below]))
         others = {name: v for name, v in versions.items() if name != self.name}
-        return lacking(self._told(), root, texts, others, self._packages, unread=self.unread.append)
-
-    def _told(self) -> PublishedRelease:
-        return PublishedRelease(name=self.name, version=self.version, evidence=self._evidence(EvidenceKind.MEASURED))
+        return lacking(self._wheels.release, root, texts, others, self._packages, unread=self.unread.append)
 
 
 def import_root(project: str, paths: Sequence[str]) -> str:
