@@ -67,7 +67,7 @@ def judge_published(
             if release := _release(find(), question.name, question.version):
                 with suppress(NetworkError, ContentError):
                     declarations[release] = release.declared(stated_python(versions), platform)
-                findings.extend(question.answer(release))  # as far as they come
+                findings.extend(_new(question.answer(release), judgement))  # as far as they come
                 of = f"what {question.name} {question.version} takes of"
                 unknown.extend(f"{of} {unread}" for unread in dict.fromkeys(release.unread))
             elif not question.measured:
@@ -82,6 +82,12 @@ def judge_published(
     return replace(
         judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
     ).settled()
+
+
+def _new(findings: Iterable[Finding], judgement: Judgement) -> Iterator[Finding]:
+    """Yield the findings but what a later release bars of a pair of which the graph knows something."""
+    known = [each.components.keys() for each in judgement.findings]
+    return (each for each in findings if each.rule != "release-later" or each.components.keys() not in known)
 
 
 def _disagreements(
@@ -115,7 +121,7 @@ def _questions(
         yield from release.contradicted(versions, platform, subjects)
         if uses:
             yield from uses(release)
-        yield from release.barred(versions, platform, subjects)
+        yield from release.barred(versions, platform, versions if uses else subjects)
 
     unmeasured = version_graph().unknown_releases(versions)
     measured = _measured(versions, unmeasured)

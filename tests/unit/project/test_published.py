@@ -361,21 +361,22 @@ def test_tests_that_a_release_brings_along_are_no_code_of_its_user():
     assert judged(index, "nobody-knows==1.2 transformers==5.1.0").findings == ()
 
 
-def test_a_measured_release_is_asked_for_what_its_later_ones_bar_of_a_release_that_is_not():
-    class Projects:
-        def __init__(self) -> None:
-            evaluate = (("0.4.1", "2024-01-02", "nobody"), ("0.4.2", "2024-07-01", "nobody<3"))
-            nobody = (("3.0", "2024-05-01", ""),)
-            releases = {"evaluate": evaluate, "nobody": nobody}
-            self.by_name = {name: history(*of_name, name=name) for name, of_name in releases.items()}
-            self.fetcher = Ranges(files={u: d for i in self.by_name.values() for u, d in i.fetcher.files.items()})
+@pytest.mark.parametrize(
+    ("name", "version", "reads_measured", "count"),
+    [("nobody", "3.0", False, 1), ("dill", "0.3.8", False, 0), ("dill", "0.3.8", True, 1)],
+)
+def test_a_measured_release_is_asked_for_what_its_later_ones_bar(name, version, reads_measured, count):
+    bar = f"{name}<{version}"
+    packages = many(
+        evaluate=history(("0.4.1", "2024-01-02", name), ("0.4.2", "2024-07-01", bar), name="evaluate"),
+        **{name: history((version, "2024-05-01", ""), name=name)},
+    )
 
-        def project(self, name: str) -> IndexProject:
-            return self.by_name[name].project(name)
+    findings = judged(packages, f"evaluate==0.4.1 {name}=={version}", reads_measured=reads_measured).findings
 
-    [finding] = judged(Projects(), "evaluate==0.4.1 nobody==3.0").findings
-
-    assert (finding.rule, finding.components) == ("release-later", {"evaluate": "0.4.1", "nobody": "3.0"})
+    assert [(f.rule, f.components) for f in findings] == [
+        ("release-later", {"evaluate": "0.4.1", name: version})
+    ] * count
 
 
 def test_a_branch_that_the_stated_version_does_not_take_is_silent_and_one_that_it_takes_is_not():
