@@ -34,6 +34,7 @@ _TIME = re.compile(_STAMP)
 # pdsh, docker compose and kubectl name the host on every line.
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,60})(?:: |[ \t]{0,12}\| )")
 _WIDTHS = range(50, 301)
+_ERROR_LINE = re.compile(r"\w{0,60}(?:Error|Exception|Warning): ")
 # A colour whose escape character a terminal, an editor or a web page took away or wrote in letters.
 _COLOUR = re.compile(r"(?:\\x1b|\\u001b|\\033|\\e|\^\[|\u241b)?\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m(?!\])")
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|apos|#39|#34|#x27);")
@@ -220,8 +221,21 @@ def unwrapped(text: str) -> list[tuple[str, list[int]]]:
     blank = max((len(line) for line in lines if " " in line.strip()), default=0)
     # Of a message alone no line need reach the width: it is no less than the narrowest.
     widths = sorted({max(each, _WIDTHS.start) for each in (width, blank)})
-    flowed = (_reflowed(lines, each) for each in widths if each in _WIDTHS)
-    return [*results, *((each, []) for each in flowed if each != text)]
+    flowed = [*(_reflowed(lines, each) for each in widths if each in _WIDTHS), _with_whole_errors(lines)]
+    return [*results, *((each, []) for each in dict.fromkeys(flowed) if each != text)]
+
+
+def _with_whole_errors(lines: list[str]) -> str:
+    """Return the lines with each error in one, where a writer broke it: every line but its last is as long as it can be."""
+    whole: list[str] = []
+    at = 0
+    while at < len(lines):
+        error = list(itertools.takewhile(str.strip, lines[at:])) if _ERROR_LINE.match(lines[at]) else []
+        flowed = _reflowed(error, max([_WIDTHS.start, *map(len, error)]))
+        is_broken = len(error) > 1 and "\n" not in flowed
+        whole.append(flowed if is_broken else lines[at])
+        at += len(error) if is_broken else 1
+    return "\n".join(whole)
 
 
 def whole_line(text: str, position: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.lines import bytes_of, gpu_architecture, version_in
-from envsmith.doctor.read.pasted import clean, decode, read_bounded
+from envsmith.doctor.read.pasted import clean, decode, read_bounded, unwrapped
 
 DS_REPORT = """--------------------------------------------------
 DeepSpeed C++/CUDA extension op report
@@ -390,3 +390,17 @@ def test_what_a_package_requires_is_not_taken_for_installed():
     text = "torchaudio 2.2.0 requires torch==2.2.0, but you have torch 2.3.0 which is incompatible."
 
     assert facts(text).version("torch") in {None, "2.3.0"}
+
+
+def test_an_error_that_a_writer_broke_below_longer_lines_is_read_as_one_line_at_the_same_places():
+    text = (
+        f"I run it in a container, and {'this happens ' * 20}\nRuntimeError: DataLoader worker (pid 47) is killed by signal: Bus\n"
+        "error. It is possible that dataloader's workers are out of shared\nmemory. Please try to raise your shared memory limit.\n\n"
+        "ValueError: a message\nfollowed by another line"
+    )
+
+    joined = [flowed for flowed, breaks in unwrapped(text) if not breaks]
+
+    assert any("killed by signal: Bus error. It is possible" in each for each in joined)
+    assert not any("a message followed" in each for each in joined)
+    assert {len(each) for each in joined} == {len(text)}
