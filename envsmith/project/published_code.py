@@ -164,7 +164,9 @@ def _when_called(
     sources = [SourceText(path=p, text=t) for p, t in texts.items() if _is_read(p) and naming.search(t)]
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
-    files = ProjectSources(root=Path(), sources=read, files=frozenset(texts))
+    files = ProjectSources(
+        root=Path(), sources=read, files=frozenset()
+    )  # installed: no folder of it stands before a package
     classes, descents = OwnClasses(texts, settled.parse), list[Descent]()
 
     def remembered(path: str, node: ast.ClassDef) -> Ancestors | None:

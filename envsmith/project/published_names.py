@@ -56,10 +56,14 @@ def names_with_published(
 
 
 def _unmeasured(names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules of stated distributions that have no index, each with its distribution."""
+    """Return the modules of stated distributions of which the stated release has no index, each with its distribution."""
     by_module = distributions_by_module()
     roots = {root: by_module.get(root, normal_name(root)) for root in dict.fromkeys(p.use.chain[0] for p in uses)}
-    return {r: project for r, project in roots.items() if project in releases and not names.distribution_of(r)}
+    return {
+        root: project
+        for root, project in roots.items()
+        if project in releases and not names.has_release(project, releases[project])
+    }
 
 
 def _unsaid(unread: Callable[[str], None], release: str, reason: str) -> None:
@@ -95,7 +99,7 @@ class _Reader:
         places, wider = {at}, _wider(at, len(versions) - 1)
         settled = index = self._opened(places)
         questions = Questions(index)
-        if not index.evidence(self.asked.project, version):
+        if not index.has_release(self.asked.project, version):
             raise NetworkError(f"Cannot read {self.asked.project} {version}: its file cannot be opened.")
         uses = [place for place in uses if any(version in p.absent for p in _presences(questions, [place]))]
         try:

@@ -67,7 +67,7 @@ class IndexRelease:
         try:
             errors = errors or [*self._wheels.faults(versions, platform)]
             if not any(error.severity is Severity.ERROR for error in errors):
-                errors += twice(lambda stated: self._lacking(stated, _MAX_SOURCES), versions)
+                errors += twice(self._lacking, versions)
         finally:
             yield from errors
             faulty = {component for error in errors for component in error.components}
@@ -75,7 +75,7 @@ class IndexRelease:
 
     def uses(self, versions: Mapping[str, str]) -> Sequence[Finding]:
         """Return what its code takes and the stated versions lack, where the graph knows what it declares."""
-        return twice(lambda stated: self._lacking(stated, _MAX_MEASURED), versions)
+        return twice(lambda stated: self._lacking(stated, is_measured=True), versions)
 
     def _withdrawal(self) -> Iterator[Finding]:
         if self._yanked:
@@ -149,10 +149,10 @@ class IndexRelease:
                 stage="import",
             )
 
-    def _lacking(self, versions: Mapping[str, str], most: int) -> list[Finding]:
+    def _lacking(self, versions: Mapping[str, str], *, is_measured: bool = False) -> list[Finding]:
         """Return what surely runs at its import and takes what the stated versions lack, else what its functions take.
 
-        More than ``most`` bytes of sources are not read.
+        Many sources are not read, which is said where the graph knows nothing of them.
         """
         file = self._file
         if not file.is_wheel and (file.size or 0) > _MAX_SDIST:
@@ -161,7 +161,10 @@ class IndexRelease:
             root = import_root(self.project, [member.path for member in archive.members])
             stem = root.replace(".", "/")
             below = [m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"]
-            if not root or sum(member.size for member in below) > most:
+            if not root:
+                return []
+            if (size := sum(member.size for member in below)) > (_MAX_MEASURED if is_measured else _MAX_SOURCES):
+                self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]
                 return []
             texts = dict(archive.read([member.path for member in below]))
         others = {name: v for name, v in versions.items() if name != self.name}

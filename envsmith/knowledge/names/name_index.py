@@ -131,6 +131,11 @@ class NameIndex:
             later, written = (later | place.bits, written) if place.body == "." else (later, written | place.bits)
         return walk.versions(later & ~written)
 
+    def has_release(self, distribution: str, version: str) -> bool:
+        """Return whether the files of a release were read."""
+        walk = self._walk(distribution)
+        return walk is not None and any(Version(file.version) == Version(version) for file in walk.files)
+
     def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
         """Return the file that was read of a release. Where it was not read, those of its neighbours."""
         walk = self._walk(distribution)

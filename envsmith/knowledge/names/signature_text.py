@@ -127,8 +127,15 @@ def class_text(node: ast.ClassDef) -> str:
     keywords = {k.arg for k in node.keywords}
     names = [_name_of(d).rpartition(".")[2] for d in node.decorator_list]
     fields = any(n.endswith("dataclass") or n in {"define", "frozen", "attrs", "attrib", "s"} for n in names)
-    dynamic = ["?"] if "metaclass" in keywords and not _abstract(node) else []
+    is_filled = any(map(_brings_members, node.decorator_list))
+    dynamic = ["?"] if is_filled or ("metaclass" in keywords and not _abstract(node)) else []
     return ("@" if fields else "") + ":" + ",".join([*(b if _plain(b) else "?" for b in bases), *dynamic])
+
+
+def _brings_members(decorator: ast.expr) -> bool:
+    """Return whether a decorator of a class is given names in a list: pandas' ``@inherit_names(["ceil"], Timestamps)``."""
+    given = [*decorator.args, *(k.value for k in decorator.keywords)] if isinstance(decorator, ast.Call) else []
+    return any(isinstance(each, (ast.List, ast.Tuple, ast.BinOp, ast.ListComp)) for each in given)
 
 
 def _abstract(node: ast.ClassDef) -> bool:

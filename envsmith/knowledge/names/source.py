@@ -284,7 +284,10 @@ class _Reader:
         targets = node.targets if isinstance(node, ast.Assign) else [t] if (t := getattr(node, "target", None)) else []
         value = getattr(node, "value", None)
         self._export(targets, value)
-        if isinstance(value, ast.Subscript) and ast.unparse(value) == "sys.modules[__name__]":
+        if isinstance(value, ast.Subscript) and ast.unparse(value) in {
+            "sys.modules[__name__]",
+            f"sys.modules[{self.module!r}]",
+        }:
             self.own |= {dotted(target) for target in targets}
         bindings = lazy_names(node, self.package) if self.lazy else {}
         bound = {name: Binding(bodies) for name, bodies in bindings.items()}

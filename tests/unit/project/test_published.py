@@ -342,6 +342,38 @@ def test_what_a_function_takes_of_a_release_that_was_not_measured_is_read_where_
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
+def test_a_folder_with_the_name_of_a_package_stands_before_it_in_no_installed_package():
+    user = index_of("1.2")
+    source = "import some_library.linalg\ndef f():\n    some_library.old()\n"
+    user.release("1.2", {
+        "nobody_knows/__init__.py": "",
+        "nobody_knows/some_library/__init__.py": "",
+        "nobody_knows/some_library/linalg.py": source,
+        "nobody_knows-1.2.dist-info/METADATA": _METADATA,
+    })  # fmt: skip
+    packages = Packages(user, library("def old(): ...", "def old(): ...", "def new(): ...", "def new(): ..."))
+
+    assert ("release-uses", {"some-library": "<2.2"}) in [
+        (f.rule, f.needs) for f in judged(packages, "nobody-knows==1.2 some-library==2.3").findings
+    ]
+
+
+def test_a_release_that_is_older_than_those_that_were_measured_is_read_where_it_is_published():
+    packages = many(
+        first=index_of("1.2", source="from numpy.lib.arraypad import _validate_lengths", name="first"),
+        numpy=Index(),
+    )
+    for version, source in (("1.14.0", "def _validate_lengths(): ..."), ("1.16.0", ""), ("1.17.0", "")):
+        files = {"numpy/__init__.py": "", "numpy/lib/__init__.py": "", "numpy/lib/arraypad.py": source}
+        packages.by_name["numpy"].release(version, files)
+    packages.fetcher.files |= packages.by_name["numpy"].fetcher.files
+
+    [finding] = judged(packages, "first==1.2 numpy==1.16.0").findings
+
+    assert (finding.rule, finding.needs) == ("release-takes", {"numpy": "<1.16.0"})
+    assert judged(packages, "first==1.2 numpy==1.14.0").findings == ()
+
+
 def test_an_argument_that_a_release_which_was_not_measured_dropped_is_found_in_those_before():
     user = index_of("1.2", source="def f():\n    import some_library\n    some_library.check(old=1)\n")
     check = "def check({}): ..."

@@ -51,6 +51,7 @@ def test_a_source_that_cannot_be_parsed_says_nothing_of_any_name():
         "sys.modules[__name__] = Moved(locals(), 'pkg.core')",
         "setattr(sys.modules[__name__], name, 1)",
         "module = sys.modules[__name__]\nfor item in Resampling:\n    setattr(module, item.name, item.value)",
+        "module = sys.modules['m']\nfor name in ['is_number']:\n    setattr(module, name, outer(name))",
         "m.__dict__[n] = f(n)",
         "def __getattr__(name):\n    if name in Resampling.__members__:\n        return Resampling[name]\n    raise AttributeError",
     ],
@@ -146,3 +147,16 @@ def test_a_module_that_is_registered_elsewhere_opens_no_package():
     source = "names = ['device_mesh']\nfor name in names:\n    sys.modules[f'other.{name}'] = import_module(name)"
 
     assert "device_mesh ~" not in read_module(source.encode(), "torch.distributed._tensor", package=True)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "bases"),
+    [
+        ("@inherit_names(['ceil'], Timestamps)", ":Base,?"),
+        ("@delegate_names(delegate=Categorical, accessors=[*names] + ['codes'])", ":Base,?"),
+        ("@register('index')", ":Base"),
+        ("@final", ":Base"),
+    ],
+)
+def test_a_class_whose_decorator_is_given_names_in_a_list_has_members_that_nobody_wrote(decorator, bases):
+    assert f"Index {bases}" in read_module(f"{decorator}\nclass Index(Base): ...".encode(), "m", package=False)
