@@ -14,6 +14,7 @@ from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.lock.index.index import PackageIndex, quick_index
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.code.judge_uses import component_name
@@ -64,7 +65,7 @@ def judge_published(
     for number, question in enumerate(_questions(versions, platform, faulty, subjects, uses)):
         try:
             _refuse(number, failures, end - clock())
-            if release := _release(find(), question.name, question.version):
+            if release := _release(find(), question.name, question.version, declarations):
                 with suppress(NetworkError, ContentError):
                     declarations[release] = release.declared(stated_python(versions), platform)
                 findings.extend(_new(question.answer(release), judgement))  # as far as they come
@@ -154,13 +155,17 @@ def _refuse(number: int, failures: int, seconds_left: float) -> None:
         raise NetworkError(f"Cannot read the package index: it took more than {_LONGEST:.0f} s for the others.")
 
 
-def _release(packages: PackageIndex, name: str, version: str) -> IndexRelease | None:
-    """Return a release under its name, or under another that the component is published as."""
+def _release(packages: PackageIndex, name: str, version: str, earlier: Iterable[IndexRelease]) -> IndexRelease | None:
+    """Return a release under its name, or under another that the component is published as.
+
+    ``earlier`` are stated releases that were read before it.
+    """
     asked = Requirement(name)
     component = components().find(name)
     for project in component.distributions if component and component.distributions else (asked.name,):
         with suppress(NotFoundError):
-            return IndexRelease(packages, name, project, version, asked.extras)
+            users = [each for each in earlier if normal_name(project) in each.required]
+            return IndexRelease(packages, name, project, version, extras=asked.extras, users=users)
     return None
 
 

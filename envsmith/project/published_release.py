@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from envsmith.errors import ContentError, NetworkError
@@ -33,13 +34,23 @@ _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "se
 class IndexRelease:
     """One release on the index, read as far as a question needs. ``NotFoundError`` where the index does not have it.
 
-    ``unread`` are releases whose names it takes and the index did not tell, each with the reason.
+    ``extras`` are those that it is stated with, ``users`` are stated releases that require it: it takes nothing of those
+    that it does not require itself. ``unread`` are releases whose names it takes and the index did not tell, each with
+    the reason.
     """
 
     def __init__(
-        self, packages: PackageIndex, name: str, project: str, version: str, extras: Collection[str] = ()
+        self,
+        packages: PackageIndex,
+        name: str,
+        project: str,
+        version: str,
+        *,
+        extras: Collection[str] = (),
+        users: Sequence[IndexRelease] = (),
     ) -> None:
-        self.name, self.project, self.version, self._extras = name, project, version, extras
+        self.name, self.project, self.version = name, project, version
+        self._extras, self._users = extras, users
         self._packages, self._fetcher = packages, packages.fetcher
         self._facts: ReleaseFacts | None = None
         self.unread: list[str] = []
@@ -73,6 +84,13 @@ class IndexRelease:
             faulty = {component for error in errors for component in error.components}
             yield from self.barred(versions, platform, versions.keys() - faulty)
 
+    @property
+    def required(self) -> frozenset[str]:
+        """Return the distributions that it names as requirements, those of all its extras too."""
+        with suppress(NetworkError, ContentError):
+            return frozenset(normal_name(Requirement(line).name) for line in self._read_facts().requires)
+        return frozenset()
+
     def uses(self, versions: Mapping[str, str]) -> Sequence[Finding]:
         """Return what its code takes and the stated versions lack, where the graph knows what it declares."""
         return twice(lambda stated: self._lacking(stated, is_measured=True), versions)
@@ -101,9 +119,12 @@ class IndexRelease:
         yield from self._contradictions(stated, stated_python(versions), platform)
 
     def declared(self, python: str | None, platform: Platform) -> Declared:
-        """Return what it declares, with the extras that it is stated with. It is read once."""
+        """Return what it declares, with the extras that it is stated with."""
+        return declared(self._read_facts(), python, platform, self._extras)
+
+    def _read_facts(self) -> ReleaseFacts:
         self._facts = self._facts or read_release(self._fetcher, self._file)
-        return declared(self._facts, python, platform, self._extras)
+        return self._facts
 
     def _contradictions(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
         for name, specifiers in self.declared(python, platform).items():
@@ -155,7 +176,9 @@ class IndexRelease:
         Many sources are not read, which is said where the graph knows nothing of them.
         """
         file = self._file
-        if not file.is_wheel and (file.size or 0) > _MAX_SDIST:
+        strangers = {user.name for user in self._users if user.project not in self.required}
+        others = {name: version for name, version in versions.items() if name not in {self.name, *strangers}}
+        if not others or (not file.is_wheel and (file.size or 0) > _MAX_SDIST):
             return []
         with open_archive(self._fetcher, file) as archive:
             root = import_root(self.project, [member.path for member in archive.members])
@@ -167,7 +190,6 @@ class IndexRelease:
                 self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]
                 return []
             texts = dict(archive.read([member.path for member in below]))
-        others = {name: v for name, v in versions.items() if name != self.name}
         return lacking(self._wheels.release, root, texts, others, self._packages, unread=self.unread.append)
 
 

@@ -358,6 +358,19 @@ def test_a_folder_with_the_name_of_a_package_stands_before_it_in_no_installed_pa
     ]
 
 
+@pytest.mark.parametrize(("requires", "rules"), [("", []), ("Requires-Dist: some-library\n", ["release-uses"])])
+def test_a_release_takes_nothing_of_one_that_requires_it_and_that_it_does_not_require(requires, rules):
+    taken = library("def old(): ...", "def old(): ...")
+    metadata = "Metadata-Version: 2.1\nName: some-library\nVersion: 2.3\nRequires-Dist: nobody-knows\n"
+    taken.release("2.3", {"some_library/__init__.py": "", "some_library-2.3.dist-info/METADATA": metadata})
+    source = "def f():\n    import some_library\n    some_library.old()\n"
+    packages = Packages(index_of("1.2", requires, source), taken)
+
+    findings = judged(packages, "some-library==2.3 nobody-knows==1.2").findings
+
+    assert [f.rule for f in findings] == rules
+
+
 def test_a_release_that_is_older_than_those_that_were_measured_is_read_where_it_is_published():
     packages = many(
         first=index_of("1.2", source="from numpy.lib.arraypad import _validate_lengths", name="first"),
