@@ -42,7 +42,7 @@ class AskedIndex:
 
     find: Callable[[], PackageIndex]
     say: Callable[[str], None]
-    longest: float = 10.0
+    longest: float = 20.0
     clock: Callable[[], float] = time.monotonic
 
     def names(self, lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:

@@ -186,6 +186,7 @@ class _Reader:
         self.fields: list[Mapping[str, Origin]] = []
         self.bodies: list[list[ast.stmt]] = []
         self.scopes: list[Scope] = []
+        self.given: set[Chain] = set()  # what the module itself puts into others: dill.dill = dill._dill
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -450,10 +451,13 @@ class _Reader:
         origin = self.origin(node)
         if origin is not None and isinstance(node.ctx, ast.Load):
             self.add_use(origin, node.lineno, guard)
+        elif isinstance(node.ctx, ast.Store) and (module := self.origin(node.value)) and not module.member:
+            self.given.add((*module.chain, node.attr))
         self.expression(_base(node), guard)
 
     def add_use(self, origin: Origin, line: int, guard: Guard, keywords: tuple[str, ...] = ()) -> None:
-        if not self.is_own(origin.chain) and _is_foreign(origin.chain):
+        is_given = any(origin.chain[:depth] in self.given for depth in range(2, len(origin.chain) + 1))
+        if not self.is_own(origin.chain) and _is_foreign(origin.chain) and not is_given:
             self.result.uses.append(
                 Use(
                     chain=origin.chain,

@@ -60,6 +60,13 @@ def test_a_method_does_not_hide_an_import_of_its_name_from_other_methods():
     assert "a.f.x" in paths(source)
 
 
+def test_what_a_module_puts_into_another_is_no_use_of_it():
+    source = "import dill\nif not getattr(dill, 'dill', None):\n    dill.dill = dill._dill\ndill.dill.log.setLevel(1)"
+
+    assert paths(source) == {"dill", "dill.dill", "dill._dill"}
+    assert [use.line for use in uses(source) if use.chain == ("dill", "dill")] == [2]
+
+
 def test_modules_of_the_project_and_of_python_are_not_uses():
     assert paths("import os\nimport model\nfrom . import x\nmodel.GPT", own=("model",)) == set()
 
