@@ -37,11 +37,11 @@ def suspects(lack: Lack, facts: Facts, names: NameIndex) -> Iterator[Suspect]:
     """Yield the packages that a message may be about and that ``names`` do not have, the likeliest first."""
     lack = with_import(lack)
     measured = set(names.distributions())
-    seen: set[str] = set()
+    projects: set[str] = set()
     for root, is_guess in _roots(lack, facts):
         project = _project(root, lack, facts)
-        if project and project not in measured and project not in seen and root not in names.roots:
-            seen.add(project)
+        if project and project not in measured and project not in projects and root not in names.roots:
+            projects.add(project)
             yield Suspect(lack, root, project, _is_installed(root, lack), is_guess)
 
 

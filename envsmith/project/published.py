@@ -87,8 +87,8 @@ def judge_published(
 
 def _new(findings: Iterable[Finding], judgement: Judgement) -> Iterator[Finding]:
     """Yield the findings but what a later release bars of a pair of which the graph knows something."""
-    known = [each.components.keys() for each in judgement.findings]
-    return (each for each in findings if each.rule != "release-later" or each.components.keys() not in known)
+    judged_pairs = [each.components.keys() for each in judgement.findings]
+    return (each for each in findings if each.rule != "release-later" or each.components.keys() not in judged_pairs)
 
 
 def _disagreements(
@@ -160,12 +160,12 @@ def _release(packages: PackageIndex, name: str, version: str, earlier: Iterable[
 
     ``earlier`` are stated releases that were read before it.
     """
-    asked = Requirement(name)
+    requirement = Requirement(name)
     component = components().find(name)
-    for project in component.distributions if component and component.distributions else (asked.name,):
+    for project in component.distributions if component and component.distributions else (requirement.name,):
         with suppress(NotFoundError):
             users = [each for each in earlier if normal_name(project) in each.required]
-            return IndexRelease(packages, name, project, version, extras=asked.extras, users=users)
+            return IndexRelease(packages, name, project, version, extras=requirement.extras, users=users)
     return None
 
 

@@ -146,8 +146,8 @@ def _at_import(root: str, package: PackageUses[str], versions: Mapping[str, str]
         for placed in package.at_import(root)
         if present.issuperset(map(normal_name, placed.available))
     ]
-    with names_of(uses) as (more, doubtful):
-        findings = judge_uses(ProjectUses(uses=tuple(doubtful)), versions, more).findings
+    with names_of(uses) as (published_names, doubtful):
+        findings = judge_uses(ProjectUses(uses=tuple(doubtful)), versions, published_names).findings
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
@@ -183,10 +183,10 @@ def _when_called(
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
     uses = tuple(once.values())
-    with names_of(uses) as (more, doubtful):
-        findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, more).findings
-        overrides = [*judge_overrides(code, releases, more, {})]
-        untagged = [*judge_tags(descents, releases, more)]
+    with names_of(uses) as (published_names, doubtful):
+        findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, published_names).findings
+        overrides = [*judge_overrides(code, releases, published_names, {})]
+        untagged = [*judge_tags(descents, releases, published_names)]
     return [*findings, *untagged, *overrides][:_SHOWN]
 
 

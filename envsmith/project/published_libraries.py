@@ -72,18 +72,18 @@ def unmet(
     """Yield a warning for what a release loads of CUDA or of cuDNN in other majors than the stated versions bring."""
     for kind, library in loaded.items():
         of_kind = [each for each in brought if each.kind == kind]
-        other = next((each for each in of_kind if each.certain), None)
-        if other is None or library.majors.intersection(each.major for each in of_kind):
+        bringer = next((each for each in of_kind if each.certain), None)
+        if bringer is None or library.majors.intersection(each.major for each in of_kind):
             continue
-        needs = _needs(other, library.majors, platform.value)
-        title = f"{_TITLES[kind]} {other.major}"
+        needs = _needs(bringer, library.majors, platform.value)
+        title = f"{_TITLES[kind]} {bringer.major}"
         yield Finding(
             rule="release-libraries",
             severity=Severity.WARNING,
-            components={release.name: release.version, other.component: other.version},
+            components={release.name: release.version, bringer.component: bringer.version},
             needs=needs,
             message=f"{release.name} {release.version} fails where it uses the GPU: {library.member} loads {library.name}; "
-            f"{other.component} {other.version} brings {title}",
+            f"{bringer.component} {bringer.version} brings {title}",
             evidence=(release.evidence,),
             fix=f"Install {''.join(f'{name}{spec}, or ' for name, spec in needs.items())}a release of {release.name} "
             f"that was built for {title}.",
@@ -91,11 +91,11 @@ def unmet(
         )
 
 
-def _needs(other: Brought, majors: frozenset[int], platform: str) -> dict[str, str]:
+def _needs(bringer: Brought, majors: frozenset[int], platform: str) -> dict[str, str]:
     """Return the releases of what brings another library that bring one which is loaded, where that is known."""
-    if other.component != "torch":
-        return {other.component: f"=={max(majors)}.*"}
-    if other.kind == "cuda":
+    if bringer.component != "torch":
+        return {bringer.component: f"=={max(majors)}.*"}
+    if bringer.kind == "cuda":
         return {}
     builds = [
         (b, {m for kind, m in _kinds(b.libraries) if kind == "cudnn"})

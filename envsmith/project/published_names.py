@@ -105,8 +105,8 @@ class _Reader:
         try:
             while True:
                 absent = [p for p in _presences(Questions(index), uses) if version in p.absent]
-                found = [p for p in absent if p.present]
-                new = set[int]().union(*(between(places, _states(p, versions)) for p in found)) - places
+                elsewhere = [p for p in absent if p.present]
+                new = set[int]().union(*(between(places, _states(p, versions)) for p in elsewhere)) - places
                 if not new:
                     settled = index
                     is_open = any(not p.present and (p.argument is None or len(places) < _FEW) for p in absent)

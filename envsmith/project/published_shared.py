@@ -25,27 +25,27 @@ def disagreements(
 
     ``releases_of`` is asked for all releases of such a package: it may have none between the two ranges.
     """
-    for (one, ones), (other, others) in combinations(releases.items(), 2):
-        for name in ones.keys() & others.keys() - set(stated):
-            pairs = [f"{a},{b}".strip(",") for a, b in product(ones[name], others[name])]
+    for (first, first_bounds), (second, second_bounds) in combinations(releases.items(), 2):
+        for name in first_bounds.keys() & second_bounds.keys() - set(stated):
+            pairs = [f"{a},{b}".strip(",") for a, b in product(first_bounds[name], second_bounds[name])]
             if any(map(_is_plainly_met, pairs)):
                 continue
-            known = _PYTHONS if name == "python" else tuple(releases_of(name))
-            if known and not any(_is_met(pair, known) for pair in pairs):
+            candidates = _PYTHONS if name == "python" else tuple(releases_of(name))
+            if candidates and not any(_is_met(pair, candidates) for pair in pairs):
                 yield Finding(
                     rule="releases-disagree",
                     severity=Severity.ERROR,
-                    components={one.name: one.version, other.name: other.version},
-                    message=f"{one.name} {one.version} declares {name} {ones[name][0]}, {other.name} {other.version} "
-                    f"declares {name} {others[name][0]}: no release of {name} is both",
-                    evidence=(one.declaration, other.declaration),
-                    fix=f"Install another release of {one.name} or of {other.name}.",
+                    components={first.name: first.version, second.name: second.version},
+                    message=f"{first.name} {first.version} declares {name} {first_bounds[name][0]}, {second.name} {second.version} "
+                    f"declares {name} {second_bounds[name][0]}: no release of {name} is both",
+                    evidence=(first.declaration, second.declaration),
+                    fix=f"Install another release of {first.name} or of {second.name}.",
                     stage="install",
                 )
 
 
 def _is_plainly_met(ranges: str) -> bool:
-    """Return whether a version that the ranges name is in them, or they name no lower one."""
+    """Return whether a version that the ranges name is in them, or they name no lower first."""
     lower = [clause.strip("><=~!").removesuffix(".*") for clause in ranges.split(",") if clause.startswith(_FROM)]
     return (not lower and ">" not in ranges) or _is_met(ranges, lower)
 

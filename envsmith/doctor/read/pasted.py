@@ -227,15 +227,15 @@ def unwrapped(text: str) -> list[tuple[str, list[int]]]:
 
 def _with_whole_errors(lines: list[str]) -> str:
     """Return the lines with each error in one, where a writer broke it: every line but its last is as long as it can be."""
-    whole: list[str] = []
+    result_lines: list[str] = []
     at = 0
     while at < len(lines):
         error = list(itertools.takewhile(str.strip, lines[at:])) if _ERROR_LINE.match(lines[at]) else []
         flowed = _reflowed(error, max([_WIDTHS.start, *map(len, error)]))
         is_broken = len(error) > 1 and "\n" not in flowed
-        whole.append(flowed if is_broken else lines[at])
+        result_lines.append(flowed if is_broken else lines[at])
         at += len(error) if is_broken else 1
-    return "\n".join(whole)
+    return "\n".join(result_lines)
 
 
 def whole_line(text: str, position: int) -> str:

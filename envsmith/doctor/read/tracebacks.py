@@ -119,9 +119,9 @@ _BELOW = re.compile(r"[\s^~]*$|\s{0,10}\d{1,6}(?:\s|$)|[│╰]|\s*\.{3}\s*$")
 
 def unanswered_line(text: str) -> tuple[int, str] | None:
     """Return the number (from 0) and the code of the last line that the last traceback quotes, where no error follows."""
-    whole = text.split("\n")
-    first = max(0, len(whole) - _LAST_LINES)
-    lines = unprefixed("\n".join(whole[first:])).split("\n")
+    all_lines = text.split("\n")
+    first = max(0, len(all_lines) - _LAST_LINES)
+    lines = unprefixed("\n".join(all_lines[first:])).split("\n")
     for number in range(len(lines) - 1, -1, -1):
         if arrow := _ARROW.match(lines[number]):
             return (first + number, arrow[3].strip()) if _is_unanswered(lines[number + 1 :]) else None
@@ -133,8 +133,8 @@ def unanswered_line(text: str) -> tuple[int, str] | None:
 
 def _is_unanswered(following: Sequence[str]) -> bool:
     """Return whether what follows a line of code is apart from it and shows no failure."""
-    rest = "\n".join(line for line in following if not _BELOW.match(line))
-    return all(map(_BELOW.match, following[:1])) and not re.search(words().failure, rest, re.MULTILINE)
+    ending = "\n".join(line for line in following if not _BELOW.match(line))
+    return all(map(_BELOW.match, following[:1])) and not re.search(words().failure, ending, re.MULTILINE)
 
 
 def completed(text: str) -> str:

@@ -249,8 +249,8 @@ def _presence(
     walk: Walk, name: str, path: str, answer: Availability, *, argument: str | None = None, successor: str | None = None
 ) -> Presence:
     everything = (1 << len(walk.releases)) - 1
-    kept = everything & ~_refusing(walk, path) & ~walk.unread
-    present, unknown = answer.present & kept, (answer.unknown & ~answer.present & kept) | walk.unread
+    releases_read = everything & ~_refusing(walk, path) & ~walk.unread
+    present, unknown = answer.present & releases_read, (answer.unknown & ~answer.present & releases_read) | walk.unread
     return Presence(
         distribution=name,
         path=path,

@@ -133,9 +133,9 @@ def class_text(node: ast.ClassDef) -> str:
 
 
 def _brings_members(decorator: ast.expr) -> bool:
-    """Return whether a decorator of a class is given names in a list: pandas' ``@inherit_names(["ceil"], Timestamps)``."""
-    given = [*decorator.args, *(k.value for k in decorator.keywords)] if isinstance(decorator, ast.Call) else []
-    return any(isinstance(each, (ast.List, ast.Tuple, ast.BinOp, ast.ListComp)) for each in given)
+    """Return whether a decorator of a class is arguments names in a list: pandas' ``@inherit_names(["ceil"], Timestamps)``."""
+    arguments = [*decorator.args, *(k.value for k in decorator.keywords)] if isinstance(decorator, ast.Call) else []
+    return any(isinstance(each, (ast.List, ast.Tuple, ast.BinOp, ast.ListComp)) for each in arguments)
 
 
 def _abstract(node: ast.ClassDef) -> bool:

@@ -52,9 +52,9 @@ def loaded_libraries(url: str, fetcher: Fetcher) -> dict[str, LoadedLibrary]:
                 of_kind = (match for match in names if _kind(match) == kind and match["major"])
                 loaded[kind] += ((match[0].decode(), member, int(match["major"])) for match in of_kind)
     return {
-        kind: LoadedLibrary(name=found[0][0], member=found[0][1], majors=frozenset(major for *_, major in found))
-        for kind, found in loaded.items()
-        if found
+        kind: LoadedLibrary(name=places[0][0], member=places[0][1], majors=frozenset(major for *_, major in places))
+        for kind, places in loaded.items()
+        if places
     }
 
 

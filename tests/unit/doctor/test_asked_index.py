@@ -242,8 +242,8 @@ def test_a_name_much_like_it_that_came_in_the_release_in_which_another_went_is_n
 def test_a_name_whose_module_the_message_leaves_out_is_asked_of_the_import_beside_it():
     index = Index()
     for minor in range(9):
-        index.release(f"0.{minor}", {"sklearn/externals/__init__.py": "import joblib" if minor < 4 else ""})
-    text = "ImportError: cannot import name 'joblib'\n    from sklearn.externals import joblib"
+        index.release(f"0.{minor}", {"sklearn/externals/__init__.py": "import loky" if minor < 4 else ""})
+    text = "ImportError: cannot import name 'loky'\n    from sklearn.externals import loky"
 
     assert root_of(text, index).needs == {"scikit-learn": "<0.4"}
 
