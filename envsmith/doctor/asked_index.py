@@ -83,12 +83,11 @@ class AskedIndex:
         end = self.clock() + self.longest / 2
 
         def releases(project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
-            why, seconds = "which of them printed the traceback", end - self.clock()
-            return (
-                self._answer(project, why, lambda each: releases_with(each, lines), seconds) or ()
-                if seconds > 1
-                else ()
-            )
+            seconds = end - self.clock()
+            if seconds < 1:
+                return ()
+            why = "which of them printed the traceback"
+            return self._answer(project, why, lambda each: releases_with(each, lines), seconds) or ()
 
         return with_traced_releases(facts, texts, releases)
 

@@ -48,15 +48,18 @@ def suspects(lack: Lack, facts: Facts, names: NameIndex) -> Iterator[Suspect]:
 def _roots(lack: Lack, facts: Facts) -> Iterator[tuple[str, bool]]:
     """Yield modules: of the message itself, else of the imports, calls, paths, versions and words around it."""
     if lack.kind in {"name", "attribute", "module"}:
-        yield from ((lack.root, False) for _ in range(bool(lack.root)))
+        if lack.root:
+            yield lack.root, False
         return
     first = lack.owner.partition(".")[0]
     if isinstance(getattr(builtins, first, None), type) or not lack.name or lack.kind == "positional":
         return
-    named = {first, *callables(lack)} - {"__init__"}
+    named = [name for name in dict.fromkeys([first, *callables(lack)]) if name != "__init__"]
     for name in named:
         yield from ((path.partition(".")[0], False) for path in imported_paths(name, lack))
-        yield from ((name.partition(".")[0], False) for _ in range("." in name and name.partition(".")[0] != first))
+        root, dot, _ = name.partition(".")
+        if dot and root != first:
+            yield root, False
     yield from ((path.partition(".")[0], False) for name in named if (path := words().classes.get(name)))
     if lack.kind == "member" and not first[:1].isupper():
         return

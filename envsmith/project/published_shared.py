@@ -26,7 +26,7 @@ def disagreements(
     ``releases_of`` is asked for all releases of such a package: it may have none between the two ranges.
     """
     for (first, first_bounds), (second, second_bounds) in combinations(releases.items(), 2):
-        for name in first_bounds.keys() & second_bounds.keys() - set(stated):
+        for name in sorted(first_bounds.keys() & second_bounds.keys() - set(stated)):
             pairs = [f"{a},{b}".strip(",") for a, b in product(first_bounds[name], second_bounds[name])]
             if any(map(_is_plainly_met, pairs)):
                 continue

@@ -48,7 +48,7 @@ def loaded_libraries(url: str, fetcher: Fetcher) -> dict[str, LoadedLibrary]:
             names = sorted(
                 _NAME.finditer(wheel.read(member, max_bytes=_MAX_BYTES)), key=lambda match: match["stem"] in own
             )
-            for kind in {_kind(match) for match in names if match["stem"] not in own}:
+            for kind in sorted({_kind(match) for match in names if match["stem"] not in own}):
                 of_kind = (match for match in names if _kind(match) == kind and match["major"])
                 loaded[kind] += ((match[0].decode(), member, int(match["major"])) for match in of_kind)
     return {
