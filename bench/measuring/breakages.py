@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envsmith.cli.values import parse_pairs, parse_platform
+from envsmith.cli.values import parse_extras, parse_pairs, parse_platform
 from envsmith.doctor.read.lines import component_of
 from envsmith.knowledge.graph.load import components
 from envsmith.model.finding import Finding, Judgement
@@ -43,7 +43,7 @@ class Breakage:
 def judge_breakage(record: Mapping[str, Any], *, index: bool = False) -> Breakage:
     """Judge a record's sets. With ``index`` the package index is asked as ``check --index`` does."""
     bad, good = (_judged(record.get(side), record, index=index) for side in ("bad", "good"))
-    wanted = record.get("culprit") or [r.partition("==")[0] for r in record.get("bad") or ()]
+    wanted = record.get("culprit") or [r.partition("==")[0].partition("[")[0] for r in record.get("bad") or ()]
     names = frozenset(component_of(name) or normal_name(name) for name in wanted)
     return Breakage(record=record, bad=bad, good=good, outcome=_outcome(bad, names) if bad else "")
 
@@ -53,7 +53,10 @@ def _judged(requirements: Sequence[str] | None, record: Mapping[str, Any], *, in
         return None
     versions, platform = parse_pairs(requirements, components()), parse_platform(record.get("platform", "linux-64"))
     judgement = check(versions, platform=platform)
-    return judge_published(versions, judgement, platform, reads_measured=True) if index else judgement
+    if not index:
+        return judgement
+    extras = parse_extras(requirements, components())
+    return judge_published(versions, judgement, platform, reads_measured=True, extras=extras)
 
 
 def _outcome(judgement: Judgement, wanted: frozenset[str]) -> str:

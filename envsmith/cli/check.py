@@ -14,7 +14,7 @@ from envsmith.cli.console import Console, dumps, print_answer, print_out
 from envsmith.cli.declare import ExistingPath, choice, flag, group, option, several, verb
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
-from envsmith.cli.values import host_of_gpu, misspelt, parse_pairs, parse_platform
+from envsmith.cli.values import host_of_gpu, misspelt, parse_extras, parse_pairs, parse_platform
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components, gpu_names, version_graph
@@ -172,13 +172,16 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
         stated, declarations, draft = check_sources.read(settings.sources, settings.facts, settings.environment)
     typed = parse_pairs(versions, components())
     suspects = misspelt(typed, components())
+    pins = [str(d.requirement) for d in declarations.always.demands if d.exact] if declarations else []
+    extras = parse_extras((*pins, *versions), components())
     stated |= typed
     keep = settings.mend.components
     judgement = _judge(stated, draft, where, keep) if stated or _size(draft) else Judgement(status="ok")
-    if not settings.offline and (settings.index or suspects or version_graph().unknown_releases(stated)):
+    if not settings.offline and (settings.index or suspects or extras or version_graph().unknown_releases(stated)):
         from envsmith.cli.check_index import judge_by_index  # what is known needs no index
 
-        judgement = judge_by_index(judgement, stated, suspects, where, reads_measured=settings.index)
+        released = check_sources.strangers(draft.done()) | stated if draft and settings.index else stated
+        judgement = judge_by_index(judgement, released, suspects, where, reads_measured=settings.index, extras=extras)
     if declarations is not None and judgement.status != "bad":
         judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:

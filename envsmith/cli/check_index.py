@@ -11,7 +11,7 @@ from envsmith.knowledge.graph.load import version_graph
 from envsmith.lock.index.index import is_published
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
-from envsmith.project.published import judge_published
+from envsmith.project.published import Extras, judge_published
 
 
 def judge_by_index(
@@ -21,17 +21,18 @@ def judge_by_index(
     platform: Platform,
     *,
     reads_measured: bool,
+    extras: Extras,
 ) -> Judgement:
     """Return a judgement of versions with what the index says of unknown releases, or why it did not.
 
-    ``reads_measured`` reads the code of the other releases too. ``misspelt`` are names that are like those of
+    ``reads_measured`` reads the code of the other releases too, ``extras`` are those that a release is stated with. ``misspelt`` are names that are like those of
     components: ``UsageError`` for one that the index does not have.
     """
     if unreached := tuple(_unreached(misspelt)):
         return replace(judgement, unknown=(*judgement.unknown, *unreached))
     if unknown := version_graph().unknown_releases(versions):
         say(f"reading on the package index: {', '.join(f'{name} {version}' for name, version in unknown.items())}")
-    return judge_published(versions, judgement, platform, reads_measured=reads_measured)
+    return judge_published(versions, judgement, platform, reads_measured=reads_measured, extras=extras)
 
 
 def _unreached(misspelt: Mapping[str, str]) -> Iterator[str]:

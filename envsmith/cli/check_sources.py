@@ -105,13 +105,18 @@ def _declared(path: Path, earlier: Declarations | None, draft: Draft) -> Declara
     return earlier.joined(declarations) if earlier else declarations
 
 
+def strangers(facts: Facts) -> dict[str, str]:
+    """Return the pins of distributions that are no components."""
+    return {name: version for name, version in facts.distributions.items() if components().find(name) is None}
+
+
 def with_strangers(judgement: Judgement, facts: Facts) -> Judgement:
     """Return a judgement that names the pins of which nothing is known. Beside them only a run of the set is ``ok``."""
-    strangers = [f"{n} {v}" for n, v in facts.distributions.items() if components().find(n) is None]
-    if not strangers:
+    releases = [f"{name} {version}" for name, version in strangers(facts).items()]
+    if not releases:
         return judgement
-    further = f" and {len(strangers) - _SHOWN} more" if len(strangers) > _SHOWN else ""
-    sentence = f"whether {', '.join(strangers[:_SHOWN])}{further} fit: envsmith has no releases of them"
+    further = f" and {len(releases) - _SHOWN} more" if len(releases) > _SHOWN else ""
+    sentence = f"whether {', '.join(releases[:_SHOWN])}{further} fit: envsmith has no releases of them"
     is_open = judgement.status == "ok" and judgement.proof is None
     status = "unknown" if is_open else judgement.status
     return replace(judgement, status=status, unknown=(*judgement.unknown, sentence))

@@ -10,6 +10,7 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
 from envsmith.project.demand import Demand, parse_line
 
@@ -70,7 +71,7 @@ def parse_component(
 
 
 def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
-    """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version.
+    """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version, without the extras of a name.
 
     Every problem is in one ``UsageError``. A name that is not a component stays as it is: the judgement lists it.
 
@@ -96,6 +97,25 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
     return versions
 
 
+def parse_extras(pairs: Iterable[str], table: ComponentTable) -> dict[str, frozenset[str]]:
+    """Return the extras of ``NAME[EXTRA,...]==VERSION``, by component, or by normalised name where it is no component."""
+    extras: dict[str, frozenset[str]] = {}
+    for pair in pairs:
+        name, of_name = _split_extras(pair.partition("==")[0])
+        component = table.find(name)
+        if of_name:
+            extras[component.name if component else normal_name(name)] = of_name
+    return extras
+
+
+def _split_extras(name: str) -> tuple[str, frozenset[str]]:
+    """Split ``ray[data,rllib]`` into the name and its extras."""
+    plain, bracket, extras = name.partition("[")
+    if not (bracket and extras.endswith("]")):
+        return name, frozenset()
+    return plain.strip(), frozenset(normal_name(extra.strip()) for extra in extras[:-1].split(","))
+
+
 def misspelt(names: Iterable[str], table: ComponentTable) -> dict[str, str]:
     """Return the names that are no component's and nearly spelt as that of one, each with the component."""
     near = {name: table.nearest(name, cutoff=_ALIKE) for name in names if table.find(name) is None}
@@ -108,7 +128,8 @@ def _pair(text: str, table: ComponentTable, following: str) -> tuple[str, str]:
     if not equals:
         meant = f"{text} {following}" if following[:1].isdigit() else text  # a space in the place of ==
         raise ValueError(f"{_short(text)}: it is not NAME==VERSION" + _spelt_otherwise(meant, table))
-    component = table.find(name.partition("[")[0] if name.endswith("]") else name)
+    name, _ = _split_extras(name)
+    component = table.find(name)
     if component is None:
         return name[:60], version[:60]
     try:

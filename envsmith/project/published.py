@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-
-from packaging.requirements import Requirement
+from types import MappingProxyType
 
 from envsmith.errors import ContentError, EnvsmithError, NetworkError
 from envsmith.knowledge.graph.load import components, version_graph
@@ -23,8 +22,33 @@ from envsmith.project.published_release import IndexRelease
 from envsmith.project.published_shared import disagreements
 from envsmith.project.published_stated import stated_python, stated_releases
 
-# A person waits: how many releases are asked for, the seconds after which no further one is, and the failures in a row.
-_MOST, _LONGEST, _FAILURES = 8, 40.0, 2
+# Failures in a row after which no further release is asked for.
+_FAILURES = 2
+# The extras that releases are stated with, by component or normalised name.
+Extras = Mapping[str, Collection[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Patience:
+    """How many releases a person waits for, and the seconds after which no further one is asked for."""
+
+    releases: int
+    seconds: float
+
+    def refuse(self, number: int, failures: int, seconds_left: float) -> None:
+        """Raise ``NetworkError`` where whoever waits has waited enough."""
+        if number >= self.releases:
+            raise NetworkError(
+                f"Cannot read the package index: no more than {self.releases} releases are read at once."
+            )
+        if failures >= _FAILURES:
+            raise NetworkError("Cannot read the package index: it failed for those before.")
+        if seconds_left < 0:
+            raise NetworkError(f"Cannot read the package index: it took more than {self.seconds:.0f} s for the others.")
+
+
+# Of a set that is only looked at, and of one of which all is to be read.
+_SHORT, _LONG = _Patience(releases=8, seconds=40.0), _Patience(releases=60, seconds=120.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,23 +73,27 @@ def judge_published(
     clock: Callable[[], float] = time.monotonic,
     *,
     reads_measured: bool = False,
+    extras: Extras = MappingProxyType({}),
 ) -> Judgement:
     """Return a judgement of versions with what unknown releases among them ask for, and the others do not give.
 
-    ``reads_measured`` reads what the code of the other releases takes too. What the index does not tell is said in
+    ``reads_measured`` reads what the code of the other releases takes too. ``extras`` are those that a release is stated
+    with, by its name: of the extras of a measured one the graph knows nothing. What the index does not tell is said in
     ``unknown``. A release that an error names already is not asked for.
     """
     faulty = {name for f in judgement.findings if f.severity is Severity.ERROR for name in f.components}
     findings: list[Finding] = []
     unknown: list[str] = []
     subjects = set(map(component_name, version_graph().unknown_releases(versions)))
-    failures, end = 0, clock() + _LONGEST
+    patience = _LONG if reads_measured else _SHORT
+    failures, end = 0, clock() + patience.seconds
     declarations: dict[IndexRelease, Declared] = {}
     uses = _uses(versions, is_proved=judgement.proof is not None) if reads_measured else None
-    for number, question in enumerate(_questions(versions, platform, faulty, subjects, uses)):
+    for number, question in enumerate(_questions(versions, platform, faulty, subjects, uses, extras=extras)):
         try:
-            _refuse(number, failures, end - clock())
-            if release := _release(find(), question.name, question.version, declarations):
+            patience.refuse(number, failures, end - clock())
+            of_name = extras.get(normal_name(question.name), ())
+            if release := _release(find(), question.name, question.version, of_name, declarations):
                 with suppress(NetworkError, ContentError):
                     declarations[release] = release.declared(stated_python(versions), platform)
                 findings.extend(_new(question.answer(release), judgement))  # as far as they come
@@ -112,6 +140,8 @@ def _questions(
     faulty: Container[str],
     subjects: Collection[str],
     uses: Callable[[IndexRelease], Iterable[Finding]] | None,
+    *,
+    extras: Container[str],
 ) -> Iterator[_Question]:
     """Yield what is asked. ``subjects``, looked at then, are the releases of which later ones are asked what they bar.
 
@@ -119,7 +149,7 @@ def _questions(
     """
 
     def of_measured(release: IndexRelease) -> Iterator[Finding]:
-        yield from release.contradicted(versions, platform, subjects)
+        yield from release.contradicted(versions, platform, versions if release.name in extras else subjects)
         if uses:
             yield from uses(release)
         yield from release.barred(versions, platform, versions if uses else subjects)
@@ -129,8 +159,8 @@ def _questions(
     for name, version in unmeasured.items():
         if component_name(name) not in faulty:
             yield _Question(name=name, version=version, measured=False, answer=lambda r: r.faults(versions, platform))
-    for name, version in measured.items() if subjects or uses else ():
-        if component_name(name) not in faulty:
+    for name, version in measured.items():
+        if (subjects or uses or name in extras) and component_name(name) not in faulty:
             yield _Question(name=name, version=version, measured=True, answer=of_measured)
 
 
@@ -145,27 +175,18 @@ def _uses(versions: Mapping[str, str], *, is_proved: bool) -> Callable[[IndexRel
     return uses
 
 
-def _refuse(number: int, failures: int, seconds_left: float) -> None:
-    """Raise ``NetworkError`` where whoever waits has waited enough."""
-    if number >= _MOST:
-        raise NetworkError(f"Cannot read the package index: no more than {_MOST} releases are read at once.")
-    if failures >= _FAILURES:
-        raise NetworkError("Cannot read the package index: it failed for those before.")
-    if seconds_left < 0:
-        raise NetworkError(f"Cannot read the package index: it took more than {_LONGEST:.0f} s for the others.")
-
-
-def _release(packages: PackageIndex, name: str, version: str, earlier: Iterable[IndexRelease]) -> IndexRelease | None:
+def _release(
+    packages: PackageIndex, name: str, version: str, extras: Collection[str], earlier: Iterable[IndexRelease]
+) -> IndexRelease | None:
     """Return a release under its name, or under another that the component is published as.
 
     ``earlier`` are stated releases that were read before it.
     """
-    requirement = Requirement(name)
     component = components().find(name)
-    for project in component.distributions if component and component.distributions else (requirement.name,):
+    for project in component.distributions if component and component.distributions else (name,):
         with suppress(NotFoundError):
             users = [each for each in earlier if normal_name(project) in each.required]
-            return IndexRelease(packages, name, project, version, extras=requirement.extras, users=users)
+            return IndexRelease(packages, name, project, version, extras=extras, users=users)
     return None
 
 

@@ -127,16 +127,17 @@ class IndexRelease:
         return self._facts
 
     def _contradictions(self, stated: Stated, python: str | None, platform: Platform) -> Iterator[Finding]:
-        for name, specifiers in self.declared(python, platform).items():
-            component, present = stated.get(name, ("", None))
+        for distribution, specifiers in self.declared(python, platform).items():
+            component, present = stated.get(distribution, ("", None))
             if present is not None and not any(each.contains(present, prereleases=True) for each in specifiers):
-                specifier = specifiers[0]
+                specifier, extras = specifiers[0], ",".join(sorted(self._extras))
+                name = f"{self.name}[{extras}]" if extras else self.name
                 yield Finding(
                     rule="release-declares",
                     severity=Severity.ERROR,
                     components={self.name: self.version, component: str(present)},
                     needs={component: str(specifier)},
-                    message=f"{self.name} {self.version} declares {component} {specifier}; {component} {present} is there",
+                    message=f"{name} {self.version} declares {component} {specifier}; {component} {present} is there",
                     evidence=(self.declaration,),
                     fix=f"Install {component}{specifier}, or another release of {self.name}.",
                     stage="install",

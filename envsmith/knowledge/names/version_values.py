@@ -138,7 +138,7 @@ class Evaluator:
             bound = scope.get(node.id)
             return self._named(bound.value.chain) if bound and isinstance(bound.value, ForeignName) else bound
         if isinstance(node, ast.Attribute):
-            return self._attribute(node, scope, depth)
+            return self._member(self.worth(node.value, scope, depth), node.attr)
         if isinstance(node, ast.Call):
             return self._call(node, scope, depth)
         if isinstance(node, ast.Compare):
@@ -194,33 +194,34 @@ class Evaluator:
             return None
         return Worth(_OPERATORS[relation](Version(str(stated.value)), Version(version)), stated.packages)
 
-    def _attribute(self, node: ast.Attribute, scope: ValueScope, depth: int) -> Worth | None:
-        base = self.worth(node.value, scope, depth)
+    def _member(self, base: Worth | None, name: str) -> Worth | None:
         if base is None:
             return None
         if isinstance(base.value, ForeignName):
-            return self._named((*base.value.chain, node.attr))
+            return self._named((*base.value.chain, name))
         if isinstance(base.value, Version):
-            if node.attr in _OF_VERSION:
-                return Worth(getattr(base.value, node.attr), base.packages)
-            return base if node.attr in {"version", "parsed_version"} else None
-        if node.attr in {"major", "minor"} and PYTHON in base.packages and isinstance(base.value, tuple):
-            return Worth(base.value[node.attr == "minor"], base.packages)
+            if name in _OF_VERSION:
+                return Worth(getattr(base.value, name), base.packages)
+            return base if name in {"version", "parsed_version"} else None
+        if name in {"major", "minor"} and PYTHON in base.packages and isinstance(base.value, tuple):
+            return Worth(base.value[name == "minor"], base.packages)
         return None
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, scope: ValueScope, depth: int) -> Worth | None:
         values = [self.worth(each, scope, depth) for each in node.args]
-        if isinstance(node.func, ast.Attribute) and node.func.attr in {*_OF_TEXT, "contains"}:
-            base = self.worth(node.func.value, scope, depth)
-            if base and isinstance(base.value, str) and node.func.attr in _OF_TEXT:
-                return self._made(getattr(str(base.value), node.func.attr), values, [base], spread=True)
-            if base and isinstance(base.value, SpecifierSet):
+        if isinstance(node.func, ast.Attribute):
+            name, base = node.func.attr, self.worth(node.func.value, scope, depth)  # once: calls may stand in a long chain
+            if base and isinstance(base.value, str) and name in _OF_TEXT:
+                return self._made(getattr(str(base.value), name), values, [base], spread=True)
+            if base and isinstance(base.value, SpecifierSet) and name == "contains":
                 return self._made(
                     lambda version: base.value.contains(version, prereleases=True), values, [base], spread=True
                 )
-        function = self.worth(node.func, scope, depth)
+            function = self._member(base, name)
+        else:
+            function = self.worth(node.func, scope, depth)
         if function is None or depth > _DEPTH:
             return None
         if isinstance(function.value, Function):

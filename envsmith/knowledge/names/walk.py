@@ -236,7 +236,8 @@ class Walk:
         if below is not None:  # it can be imported, whatever the package itself makes of it
             places.append(NamePlace(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
         remaining = bits & ~_union(p.bits for p in places)
-        if remaining and not star and below is None and (name in UNMEASURED or module.endswith(_GENERATED)):
+        is_generated = module.endswith(_GENERATED) and not (star and name.startswith("_"))
+        if remaining and below is None and (is_generated or (not star and name in UNMEASURED)):
             unknown |= remaining
         wide = self._wide(module, name, remaining, facts, star=star, depth=depth)
         return Reached(places=(*places, *wide.places), unknown=unknown | wide.unknown)

@@ -7,8 +7,9 @@ from itertools import chain, repeat
 import pytest
 from release_index import Index, Ranges, wheel
 
+from envsmith.cli.values import parse_extras, parse_pairs
 from envsmith.errors import NetworkError
-from envsmith.knowledge.graph.load import version_graph
+from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
@@ -31,9 +32,12 @@ _METADATA = "Metadata-Version: 2.1\nName: nobody-knows\nVersion: 1.2\n"
 
 
 def judged(index: Index, stated: str, earlier: Judgement | None = None, *, reads_measured: bool = False) -> Judgement:
-    versions = dict(pair.split("==") for pair in stated.split())
+    pairs = stated.split()
+    versions, extras = parse_pairs(pairs, components()), parse_extras(pairs, components())
     status = earlier or Judgement(status="unknown")
-    return judge_published(versions, status, Platform.LINUX_64, lambda: index, reads_measured=reads_measured)
+    return judge_published(
+        versions, status, Platform.LINUX_64, lambda: index, reads_measured=reads_measured, extras=extras
+    )
 
 
 def test_a_requirement_that_a_stated_version_does_not_meet_is_an_error():
@@ -555,7 +559,17 @@ def test_what_an_extra_asks_for_counts_where_the_release_is_stated_with_it():
     [finding] = judged(packages, "first[models]==1.2 transformers==4.56.1").findings
 
     assert (finding.rule, finding.needs) == ("release-declares", {"transformers": "<4"})
+    assert finding.message.startswith("first[models] 1.2 declares")
     assert judged(packages, "first==1.2 transformers==4.56.1").findings == ()
+
+
+def test_what_an_extra_of_a_measured_release_asks_for_counts():
+    packages = many(accelerate=index_of("1.0.0", "Requires-Dist: torch<2 ; extra == 'old'\n", name="accelerate"))
+
+    [finding] = judged(packages, "accelerate[old]==1.0.0 torch==2.6.0").findings
+
+    assert finding.needs == {"torch": "<2"}
+    assert judged(packages, "accelerate==1.0.0 torch==2.6.0").findings == ()
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,14 @@ def test_a_builder_makes_the_names_of_a_module_of_protobuf(tmp_path):
     assert index.ask("pkg.event_pb2.Event").unknown == {"2.0"}
 
 
+def test_a_star_import_brings_what_a_builder_makes(tmp_path):
+    modules = {"pkg": "", "pkg.event": "from pkg.event_pb2 import *", "pkg.event_pb2": "_globals = globals()"}
+    index = index_of(tmp_path, modules)
+
+    assert index.ask("pkg.event.Event").unknown == {"1.0"}
+    assert index.ask("pkg.event._made").absent == {"1.0"}
+
+
 def test_arguments_of_a_dataclass_are_its_fields_and_those_of_its_bases(tmp_path):
     source = (
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\n@dataclass\nclass B(A):\n    b: int = 1"

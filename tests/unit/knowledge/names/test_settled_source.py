@@ -85,6 +85,12 @@ def test_what_a_try_takes_decides_where_the_stated_release_has_it():
     assert settled(flag.format("newer_func")).endswith("\nif HAS:\n    import taken")
 
 
+def test_a_long_chain_of_calls_on_what_nobody_knows_is_read_once():
+    calls = ".replace('a', 'b')" * 60
+
+    assert "first" in settled(f"text = read(){calls}\nif text:\n    import first")
+
+
 def test_what_follows_a_branch_that_leaves_does_not_run():
     source = "import flash_attn\ndef f():\n    if flash_attn.__version__ < '2.7':\n        return 1\n    import other\n"
 
