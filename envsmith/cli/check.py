@@ -67,7 +67,10 @@ class CheckFlags:
         "Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
     )
     offline: bool = flag("Do not ask the package index for releases that envsmith does not know.")
-    index: bool = flag("Read on the package index what the code of releases takes that envsmith knows, too: seconds.")
+    index: bool = flag(
+        "Read on the package index what every stated release, and each pin of a file, declares and its code takes: "
+        "seconds, of a long file two minutes."
+    )
     mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
     platform: str | None = option(
         "PLATFORM", "linux-64 or linux-aarch64. Default: linux-64, or that of a GPU with its host (gb200)."
@@ -172,7 +175,9 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
         stated, declarations, draft = check_sources.read(settings.sources, settings.facts, settings.environment)
     typed = parse_pairs(versions, components())
     suspects = misspelt(typed, components())
-    pins = [str(d.requirement) for d in declarations.always.demands if d.exact] if declarations else []
+    pins = (
+        [str(d.requirement) for d in declarations.always.demands if d.exact] if declarations and settings.index else []
+    )
     extras = parse_extras((*pins, *versions), components())
     stated |= typed
     keep = settings.mend.components
@@ -189,7 +194,9 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
 
         judgement = judge_code(settings.code, stated, judgement, where, Console())
     if draft is not None:
-        judgement = check_sources.with_strangers(judgement, draft.done())
+        judgement = check_sources.with_strangers(
+            judgement, draft.done(), is_read=settings.index and not settings.offline
+        )
         for source in settings.wheels:
             judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
     return judgement, declarations

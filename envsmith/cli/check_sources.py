@@ -110,13 +110,17 @@ def strangers(facts: Facts) -> dict[str, str]:
     return {name: version for name, version in facts.distributions.items() if components().find(name) is None}
 
 
-def with_strangers(judgement: Judgement, facts: Facts) -> Judgement:
-    """Return a judgement that names the pins of which nothing is known. Beside them only a run of the set is ``ok``."""
+def with_strangers(judgement: Judgement, facts: Facts, *, is_read: bool) -> Judgement:
+    """Return a judgement that names the pins of which nothing is known, or only what the index says (``is_read``).
+
+    Beside them only a run of the set is ``ok``.
+    """
     releases = [f"{name} {version}" for name, version in strangers(facts).items()]
     if not releases:
         return judgement
     further = f" and {len(releases) - _SHOWN} more" if len(releases) > _SHOWN else ""
-    sentence = f"whether {', '.join(releases[:_SHOWN])}{further} fit: envsmith has no releases of them"
+    why = "no run is known, and the package index says no more" if is_read else "only the package index knows (--index)"
+    sentence = f"whether {', '.join(releases[:_SHOWN])}{further} fit: {why}"
     is_open = judgement.status == "ok" and judgement.proof is None
     status = "unknown" if is_open else judgement.status
     return replace(judgement, status=status, unknown=(*judgement.unknown, sentence))

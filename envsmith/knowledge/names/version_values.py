@@ -212,7 +212,10 @@ class Evaluator:
     def _call(self, node: ast.Call, scope: ValueScope, depth: int) -> Worth | None:
         values = [self.worth(each, scope, depth) for each in node.args]
         if isinstance(node.func, ast.Attribute):
-            name, base = node.func.attr, self.worth(node.func.value, scope, depth)  # once: calls may stand in a long chain
+            name, base = (
+                node.func.attr,
+                self.worth(node.func.value, scope, depth),
+            )  # once: calls may stand in a long chain
             if base and isinstance(base.value, str) and name in _OF_TEXT:
                 return self._made(getattr(str(base.value), name), values, [base], spread=True)
             if base and isinstance(base.value, SpecifierSet) and name == "contains":

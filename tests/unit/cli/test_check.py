@@ -69,7 +69,7 @@ def test_pins_of_which_nothing_is_known_are_named(tmp_path):
 
     result = _check("--from", path)
 
-    assert "torch-scatter 2.1.2, torch-sparse 0.6.18 fit: envsmith has no releases of them" in result.stdout
+    assert "torch-scatter 2.1.2, torch-sparse 0.6.18 fit: only the package index knows (--index)" in result.stdout
 
 
 def test_nothing_is_said_to_be_fine_of_pins_that_are_not_known(tmp_path):
@@ -188,6 +188,20 @@ def test_a_release_that_envsmith_does_not_know_is_asked_for_unless_offline(serve
         *offline["unknown"],
         "what our-own-thing 1.0 asks for: the package index has no such release",
     ]
+
+
+def test_the_pins_of_a_file_are_asked_for_where_the_index_is_to_be_read(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
+    path = tmp_path / "requirements.txt"
+    path.write_text("torch==2.4.1\nour-own-thing[all]==1.0\n")
+
+    unread = _judged("--from", path)
+    assert server.seen == []
+    read = _judged("--from", path, "--index")
+
+    assert "/simple/our-own-thing/" in {request.path for request in server.seen}
+    assert unread["unknown"][-1].endswith("our-own-thing 1.0 fit: only the package index knows (--index)")
+    assert "what our-own-thing 1.0 asks for: the package index has no such release" in read["unknown"]
 
 
 def test_a_list_of_requirements_is_taken_by_the_flag_that_other_verbs_have(tmp_path):
