@@ -22,7 +22,7 @@ from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking
 from envsmith.project.published_later import Declared, barred_later
-from envsmith.project.published_stated import Stated, days_of, declared, stated_python, stated_releases
+from envsmith.project.published_stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
 from envsmith.project.published_wheels import ReleaseWheels, evidence_of
 
 # A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
@@ -120,7 +120,8 @@ class IndexRelease:
 
     def declared(self, python: str | None, platform: Platform) -> Declared:
         """Return what it declares, with the extras that it is stated with."""
-        return declared(self._read_facts(), python, platform, self._extras)
+        pythons = [minor for minor in PYTHONS if self._wheels.has_file(minor, platform)] or PYTHONS
+        return declared(self._read_facts(), [python] if python else pythons, platform, self.project, self._extras)
 
     def _read_facts(self) -> ReleaseFacts:
         self._facts = self._facts or read_release(self._fetcher, self._file)
@@ -151,7 +152,7 @@ class IndexRelease:
             self._text,
             self._files,
             others,
-            lambda file: declared(read_release(self._fetcher, file), python, platform),
+            lambda file: declared(read_release(self._fetcher, file), [python] if python else PYTHONS, platform),
             lambda name: days_of(self._packages, name, *stated[name]),
         )
         for bound in bounds:

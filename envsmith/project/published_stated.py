@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from packaging.requirements import Requirement
@@ -21,16 +21,22 @@ from envsmith.net.http import NotFoundError
 from envsmith.project.published_later import Declared
 
 # Of a marker, where no Python is stated.
-_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
+PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 # Exact versions by the normalised names that requirements have, each with the name of its component.
 Stated = Mapping[str, tuple[str, Version]]
 
 
-def declared(facts: ReleaseFacts, python: str | None, platform: Platform, extras: Collection[str] = ()) -> Declared:
-    """Return what a release with ``extras`` declares, by distribution and for ``python``, on each Python that may be meant."""
+def declared(
+    facts: ReleaseFacts, pythons: Iterable[str], platform: Platform, project: str = "", extras: Collection[str] = ()
+) -> Declared:
+    """Return what a release declares, by distribution, on each of the ``pythons`` that may be meant.
+
+    With ``extras``, and those that they name themselves of the same ``project``.
+    """
     of_python = SpecifierSet(facts.requires_python or "")
-    minors = [python] if python else [minor for minor in _PYTHONS if of_python.contains(minor)]
+    minors = [minor for minor in pythons if of_python.contains(minor)] or [*pythons]
     requirements = [(normal_name(r.name), r) for r in map(Requirement, facts.requires)]
+    extras = _with_inner(extras, [r for of, r in requirements if of == project], platform)
     bounds: Declared = {"python": [of_python]}
     for name in dict.fromkeys(name for name, _ in requirements):
         lines = [r for of, r in requirements if of == name]
@@ -41,6 +47,13 @@ def declared(facts: ReleaseFacts, python: str | None, platform: Platform, extras
         if clauses and all(clauses):
             bounds[name] = [SpecifierSet(",".join(filter(None, each))) for each in clauses]
     return bounds
+
+
+def _with_inner(extras: Collection[str], own: Sequence[Requirement], platform: Platform) -> frozenset[str]:
+    """Return extras with those that requirements of the ``own`` project name: ``all`` may be ``sglang[srt,openai]``."""
+    every = frozenset(extras)
+    named = {e for r in own for e in r.extras if any(holds(r.marker, m, platform, x) for m in PYTHONS for x in every)}
+    return every if named <= every else _with_inner(every | named, own, platform)
 
 
 def days_of(packages: PackageIndex, distribution: str, component: str, release: Version) -> dict[Version, str]:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from packaging.tags import Tag
+
 from envsmith.errors import ContentError, NetworkError
 from envsmith.lock.index.asked_names import twice
 from envsmith.lock.index.cuda_libraries import loaded_libraries
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.torch_wheel import linux_wheels
-from envsmith.lock.index.wheel_tags import wheel_tags
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -22,8 +23,14 @@ from envsmith.project.published_compiled import CompiledRelease
 from envsmith.project.published_libraries import brought_libraries, unmet
 from envsmith.project.published_stated import stated_python, stated_releases
 
-# How old the machine is, nobody said.
-_NEWEST_GLIBC = "2.99"
+
+def _is_for(tag: Tag, minor: int, platform: Platform) -> bool:
+    """Return whether CPython 3.``minor`` on a platform, of whatever glibc, takes a wheel with that tag."""
+    since = tag.interpreter.removeprefix("cp3")
+    is_python = tag.interpreter in {"py3", f"py3{minor}", f"cp3{minor}"} and not tag.abi.endswith("t")
+    is_stable = tag.abi == "abi3" and since.isdigit() and int(since) <= minor
+    is_linux = tag.platform.startswith(("linux", "manylinux")) and tag.platform.endswith(platform.machine)
+    return (is_python or is_stable) and (is_linux or tag.platform == "any")
 
 
 def evidence_of(file: IndexFile, kind: EvidenceKind) -> Evidence:
@@ -46,12 +53,20 @@ class ReleaseWheels:
         yield from self._unbuilt(stated_python(versions), platform)
         yield from self._misbuilt(versions, platform)
 
+    def has_file(self, python: str, platform: Platform) -> bool:
+        """Return whether an installer finds a file of it for a Python: a wheel, or a source that it builds."""
+        return any(not file.is_wheel for file in self.files) or self._has_wheel(python, platform)
+
+    def _has_wheel(self, python: str, platform: Platform) -> bool:
+        minor = int(python.partition(".")[2])
+        tags = (tag for file in self.files if file.is_wheel for tag in read_wheel_name(file.filename).tags)
+        return any(_is_for(tag, minor, platform) for tag in tags)
+
     def _unbuilt(self, python: str | None, platform: Platform) -> Iterator[Finding]:
         """Yield that it has compiled wheels, and none for the stated Python: a warning where pip compiles its source."""
         wheels = [read_wheel_name(f.filename) for f in self.files if f.is_wheel]
         built = sorted({tag.interpreter for w in wheels for tag in w.tags if tag.platform.endswith(platform.machine)})
-        usable = set(wheel_tags(platform, python, _NEWEST_GLIBC)) if python and built else set[str]()
-        if not usable or any(str(tag) in usable for wheel in wheels for tag in wheel.tags):
+        if python is None or not built or self._has_wheel(python, platform):
             return
         has_source = any(not f.is_wheel for f in self.files)
         name, version = self.release.name, self.release.version

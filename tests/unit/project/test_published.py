@@ -572,6 +572,46 @@ def test_what_an_extra_of_a_measured_release_asks_for_counts():
     assert judged(packages, "accelerate==1.0.0 torch==2.6.0").findings == ()
 
 
+def test_an_extra_brings_the_extras_that_it_names_of_its_own_project():
+    requires = "Requires-Dist: first[models] ; extra == 'all'\nRequires-Dist: transformers<4 ; extra == 'models'\nRequires-Dist: x"
+    packages = many(first=index_of("1.2", requires, name="first"))
+
+    [finding] = judged(packages, "first[all]==1.2 transformers==4.56.1").findings
+
+    assert finding.needs == {"transformers": "<4"}
+
+
+@pytest.mark.parametrize(
+    ("files", "needs"),
+    [
+        (["nobody_knows-1.2-cp312-cp312-manylinux_2_17_x86_64.whl"], [{"transformers": "<4"}]),
+        (["nobody_knows-1.2-cp312-cp312-manylinux_2_17_x86_64.whl", "nobody_knows-1.2.tar.gz"], []),
+        (["nobody_knows-1.2-cp39-abi3-manylinux_2_17_x86_64.whl"], []),
+        (["nobody_knows-1.2-py3-none-any.whl"], []),
+    ],
+)
+def test_of_a_marker_the_pythons_count_that_a_file_of_the_release_is_for(files, needs):
+    release = index_of("1.2", "Requires-Dist: transformers<4 ; python_version < '3.13'\n")
+
+    findings = judged(Built(release, files), "nobody-knows==1.2 transformers==4.56.1").findings
+
+    assert [f.needs for f in findings if f.rule == "release-declares"] == needs
+
+
+class Built(Packages):
+    """An index with one release, of which any file is the same wheel."""
+
+    def __init__(self, release: Index, files: list[str]) -> None:
+        super().__init__(release, Index())
+        self.files = files
+
+    def project(self, name: str):
+        listed = [
+            IndexFile(filename=f, url="pkg-1.2-py3-none-any.whl", version="1.2", sha256="0" * 64) for f in self.files
+        ]
+        return IndexProject(name=name, files=tuple(listed))
+
+
 @pytest.mark.parametrize(
     ("files", "python", "severities"),
     [
@@ -585,14 +625,7 @@ def test_what_an_extra_of_a_measured_release_asks_for_counts():
 def test_a_release_without_a_wheel_for_the_stated_python_is_a_warning_and_without_a_source_an_error(
     files, python, severities
 ):
-    class Built(Packages):
-        def project(self, name: str):
-            listed = [
-                IndexFile(filename=f, url="pkg-1.2-py3-none-any.whl", version="1.2", sha256="0" * 64) for f in files
-            ]
-            return IndexProject(name=name, files=tuple(listed))
-
-    findings = judged(Built(index_of("1.2"), Index()), f"nobody-knows==1.2 python=={python}").findings
+    findings = judged(Built(index_of("1.2"), files), f"nobody-knows==1.2 python=={python}").findings
 
     assert [f.severity for f in findings if f.rule == "release-unbuilt"] == severities
 
