@@ -17,11 +17,11 @@ from envsmith.project.published_stated import stated_python
 
 
 def settled_sources(
-    texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex, itself: Mapping[str, str]
+    root: str, texts: Mapping[str, bytes], itself: Mapping[str, str], versions: Mapping[str, str], names: NameIndex
 ) -> SettledSources:
     """Return the sources of the release ``itself``, by its name, as they run beside the stated versions."""
-    by_module, own = distributions_by_module(), by_distribution(itself)
-    releases = by_distribution(versions) | own
+    own = by_distribution(itself)
+    releases, by_module = by_distribution(versions) | own, distributions_by_module() | dict.fromkeys([root], *own)
 
     def has_name(chain: Chain) -> bool:
         presence = names.ask(".".join(chain))

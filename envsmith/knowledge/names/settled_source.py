@@ -186,10 +186,15 @@ class _Settler:
         test = self._evaluator.truth(node.test, scope)
         if test and test.packages:
             branch = node.body if test.value else node.orelse
-            self._refuse(branch, test, node.test)
-            return self._block(branch, scope) or [ast.copy_location(ast.Pass(), node)]
-        branches = [self._block(part, ValueScope(scope)) for part in (node.body, node.orelse)]
-        self._forget([node], scope)
+            return self._block(self._refused(branch, test, node.test, scope), scope) or [
+                ast.copy_location(ast.Pass(), node)
+            ]
+        inner = (ValueScope(scope), ValueScope(scope))
+        branches = [self._block(part, names) for part, names in zip((node.body, node.orelse), inner, strict=True)]
+        if test:
+            scope.names |= inner[not test.value].names
+        else:
+            self._forget([node], scope)
         reduced = self._reduced(node.test, scope)
         return [_with(node, test=reduced, body=branches[0], orelse=branches[1])]
 
@@ -210,15 +215,25 @@ class _Settler:
             else _with(test, values=open_parts)
         )
 
-    def _refuse(self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr) -> None:
-        for part in branch:
-            if isinstance(part, ast.Raise):
-                self._stop(part, RefusedError().under(test, condition))
+    def _refused(
+        self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr, scope: ValueScope
+    ) -> list[ast.stmt]:
+        """Return a branch with a ``raise`` in the place of what ends the program, and note what stops there."""
+        refused = RefusedError().under(test, condition)
+        return [each for part in branch for each in (self._stop(part, refused) if self._ends(part, scope) else [part])]
+
+    def _ends(self, node: ast.stmt, scope: ValueScope) -> bool:
+        if isinstance(node, ast.Expr):
+            try:
+                self._evaluator.worth(node.value, scope)
+            except RefusedError as refused:
+                return not refused.packages
+        return isinstance(node, ast.Raise)
 
     def _stop(self, node: ast.stmt, refused: RefusedError) -> list[ast.stmt]:
         refusal = VersionRefusal(packages=refused.packages, condition=refused.condition[:_LONGEST])
         self._refusals[self._path, node.lineno] = refusal
-        return [ast.copy_location(ast.Raise(exc=None, cause=None), node)]
+        return [node if isinstance(node, ast.Raise) else ast.copy_location(ast.Raise(exc=None, cause=None), node)]
 
     def _assertion(self, node: ast.Assert, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
