@@ -331,8 +331,10 @@ class Evaluator:
         first, second = values[0].value, values[1].value
         if isinstance(first, ForeignName) and isinstance(second, str):
             member = self._named((*first.chain, second))
-            is_version = name == "hasattr" and member is not None and bool(member.packages)
-            return member if name == "getattr" else Worth(value=True) if is_version else None
+            if name == "getattr":
+                return member
+            is_version = name == "hasattr" and member is not None and member.packages
+            return Worth(value=True, packages=member.packages) if is_version and member else None
         if name == "map" and isinstance(second, tuple):
             return self._made(
                 lambda *each: each, [self._applied(values[0], Worth(v, values[1].packages), depth) for v in second]
@@ -411,7 +413,8 @@ class Evaluator:
             )
         if any(isinstance(value, (Version, _TorchText)) for value in (one, another)):
             one, another = (value if isinstance(value, Version) else Version(str(value)) for value in (one, another))
-        if packages & _WITH_BUILDS and one == another and not isinstance(relation, (ast.GtE, ast.Lt)):
+        is_ordered = isinstance(relation, (ast.GtE, ast.Lt))
+        if packages & _WITH_BUILDS and one == another and not (is_ordered or _is_series(one)):
             return None  # ``2.1.0+cu121`` is later than ``2.1.0``
         is_alike = type(one) is type(another) or {type(one), type(another)} <= {int, float, bool}
         return Worth(_OPERATORS[_COMPARING[type(relation)]](one, another), packages) if is_alike else None
@@ -471,3 +474,10 @@ class Evaluator:
         keywords = {name: part.value for name, part in (named or {}).items() if part}
         result = make(*(part.value for part in parts if part), **keywords)
         return self._also(Worth(result), [*certain, *sources])
+
+
+def _is_series(value: object) -> bool:
+    """Return whether a part of a version ends before its third number, where a build may follow."""
+    if isinstance(value, (str, tuple)):
+        return len(value.split(".") if isinstance(value, str) else value) < 3
+    return isinstance(value, int)
