@@ -93,7 +93,7 @@ def lacking(
     names = NameIndex.installed()
     if not any(map(_naming(by_distribution(versions), names).search, texts.values())):
         return []
-    sources = settled_sources(texts, versions, names)
+    sources = settled_sources(root, texts, {release.name: release.version}, versions, names)
     package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
 
     def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]:

@@ -16,9 +16,12 @@ from envsmith.project.code.judge_uses import by_distribution, has
 from envsmith.project.published_stated import stated_python
 
 
-def settled_sources(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> SettledSources:
-    """Return the sources as they run beside the stated versions."""
-    by_module, releases = distributions_by_module(), by_distribution(versions)
+def settled_sources(
+    root: str, texts: Mapping[str, bytes], itself: Mapping[str, str], versions: Mapping[str, str], names: NameIndex
+) -> SettledSources:
+    """Return the sources of the release ``itself``, by its name, as they run beside the stated versions."""
+    own = by_distribution(itself)
+    releases, by_module = by_distribution(versions) | own, distributions_by_module() | dict.fromkeys([root], *own)
 
     def has_name(chain: Chain) -> bool:
         presence = names.ask(".".join(chain))
@@ -30,6 +33,7 @@ def settled_sources(texts: Mapping[str, bytes], versions: Mapping[str, str], nam
         stated_python(versions),
         lambda module: by_module.get(module, normal_name(module)),
         has_name,
+        itself=frozenset(own),
     )
 
 

@@ -198,8 +198,8 @@ class IndexRelease:
 def import_root(project: str, paths: Sequence[str]) -> str:
     """Return the module that a user of a project imports, ``""`` where its files do not tell.
 
-    It has the name of the project (``pyannote.audio`` of ``pyannote-audio``), or is the only one that is no test, or
-    what lies in a namespace of several projects (``google.cloud.audit``).
+    It has the name of the project (``pyannote.audio`` of ``pyannote-audio``), or is the only one that is no test, or the
+    only folder, or what lies in a namespace of several projects (``google.cloud.audit``).
     """
     folders = [path.removesuffix("/__init__.py") for path in paths if path.endswith("/__init__.py")]
     modules = [path.removesuffix(".py") for path in paths if "/" not in path]
@@ -207,4 +207,5 @@ def import_root(project: str, paths: Sequence[str]) -> str:
     named = [place for place in (*tops, *folders) if normal_name(place.replace("/", "-")) == project]
     spaces = () if tops else {path.rpartition("/")[0] for path in paths if path.split("/")[0] not in _ASIDE}
     shared = posixpath.commonpath(spaces) if spaces and all(spaces) else ""
-    return next(iter(named or (tops if len(tops) == 1 else ())), shared).replace("/", ".")
+    alone = next((each for each in (tops, [top for top in tops if top in folders]) if len(each) == 1), [])
+    return next(iter(named or alone), shared).replace("/", ".")

@@ -9,15 +9,24 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from envsmith.knowledge.names.dotted import absolute
+from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by
 from envsmith.knowledge.names.guards import leaves
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
-from envsmith.knowledge.names.version_values import PYTHON, Evaluator, ForeignName, Function, ValueScope, Worth
+from envsmith.knowledge.names.version_values import (
+    PYTHON,
+    Evaluator,
+    ForeignName,
+    Function,
+    RefusedError,
+    ValueScope,
+    Worth,
+)
 
 _ASKING = re.compile(rb"version|greater_or_equal", re.IGNORECASE)
 _COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
@@ -37,7 +46,7 @@ class SettledSources:
     """The sources of a package beside stated releases.
 
     ``releases`` are versions by distribution, ``python`` is that of Python, ``distribution`` is asked for that of a module, ``has_name``
-    whether the stated release of it surely has a name.
+    whether the stated release of it surely has a name. ``itself`` names the distribution of the sources.
     """
 
     def __init__(
@@ -47,11 +56,13 @@ class SettledSources:
         python: str | None,
         distribution: Callable[[str], str],
         has_name: Callable[[Chain], bool],
+        *,
+        itself: frozenset[str] = frozenset(),
     ) -> None:
         self._texts = texts
         self._paths = {module_of(path): path for path in texts if path.endswith(".py")}
         stated = {**releases, **({PYTHON: python} if python else {})}
-        self._evaluator = Evaluator(stated, distribution, self._own, has_name)
+        self._evaluator = Interpreter(stated, distribution, self._own, has_name, itself=itself)
         self._scopes: dict[str, ValueScope] = {}
         self._settlers: dict[str, _Settler] = {}
         self.refusals: dict[tuple[str, int], VersionRefusal] = {}
@@ -81,18 +92,19 @@ class SettledSources:
     def _own(self, chain: Chain) -> Worth | None:
         """Return what a name of the package is worth."""
         module = ".".join(chain[:-1])
-        return self._scope(module).names.get(chain[-1]) if module in self._paths else None
+        names = self._scope(module) if module in self._paths else None
+        return names.get(chain[-1]) if names and chain[-1] in names.names else None
 
     def _scope(self, module: str) -> ValueScope:
         if module not in self._scopes:
-            scope = self._scopes[module] = ValueScope()
             path = self._paths[module]
             package = module if path.endswith("/__init__.py") else module.rpartition(".")[0]
+            scope = self._scopes[module] = ValueScope(package=package)
             try:
                 tree = ast.parse(self._texts[path])
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return scope
-            self._settlers[path] = settler = _Settler(self._evaluator, package, scope, path, self.refusals)
+            self._settlers[path] = settler = _Settler(self._evaluator, scope, path, self.refusals)
             settler.read(tree)
         return self._scopes[module]
 
@@ -103,21 +115,19 @@ class _Settler:
     def __init__(
         self,
         evaluator: Evaluator,
-        package: str,
         scope: ValueScope,
         path: str,
         refusals: dict[tuple[str, int], VersionRefusal],
     ) -> None:
-        self._evaluator, self._package, self._path, self._refusals = evaluator, package, path, refusals
-        self._scope = scope
+        self._evaluator, self._scope, self._path, self._refusals = evaluator, scope, path, refusals
         self._body: list[ast.stmt] = []
         self._later: list[Callable[[], None]] = []
 
     def read(self, tree: ast.Module) -> None:
         """Work out what the names of the module are worth."""
+        declarations = (node for node in within(tree.body) if isinstance(node, ast.Global))
+        self._scope.changing = frozenset(name for node in declarations for name in node.names)
         self._body = self._block(tree.body, self._scope)
-        for name in {name for node in within(tree.body) if isinstance(node, ast.Global) for name in node.names}:
-            self._scope.names[name] = None
 
     def tree(self) -> ast.Module:
         """Return what is left of the module. What is inside of its functions is settled now."""
@@ -134,6 +144,14 @@ class _Settler:
         return settled
 
     def _statement(self, node: ast.stmt, scope: ValueScope) -> list[ast.stmt]:
+        """Return what is left of a statement: a ``raise`` in the place of one that surely comes to it for stated releases."""
+        try:
+            return self._settled(node, scope)
+        except RefusedError as refused:
+            self._forget([node], scope)
+            return self._stop(node, refused) if refused.packages else [node]
+
+    def _settled(self, node: ast.stmt, scope: ValueScope) -> list[ast.stmt]:
         if isinstance(node, ast.If):
             return self._branch(node, scope)
         if isinstance(node, ast.Assert):
@@ -151,6 +169,8 @@ class _Settler:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._evaluator.bind(node, scope)
         else:
+            if isinstance(node, ast.Expr):
+                self._evaluator.worth(node.value, scope)
             self._forget([node], scope)
         if any(isinstance(part, (ast.IfExp)) for part in within([node])):
             return [_Expressions(self._evaluator, scope).visit(copy.deepcopy(node))]
@@ -160,16 +180,21 @@ class _Settler:
         if isinstance(node, ast.Import):
             self._evaluator.bind(node, scope)
             return
-        self._evaluator.bind(_with(node, module=absolute(node, self._package), level=0), scope)
+        self._evaluator.bind(_with(node, module=absolute(node, scope.module.package), level=0), scope)
 
     def _branch(self, node: ast.If, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
         if test and test.packages:
             branch = node.body if test.value else node.orelse
-            self._refuse(branch, test, node.test)
-            return self._block(branch, scope) or [ast.copy_location(ast.Pass(), node)]
-        branches = [self._block(part, ValueScope(scope)) for part in (node.body, node.orelse)]
-        self._forget([node], scope)
+            return self._block(self._refused(branch, test, node.test, scope), scope) or [
+                ast.copy_location(ast.Pass(), node)
+            ]
+        inner = (ValueScope(scope), ValueScope(scope))
+        branches = [self._block(part, names) for part, names in zip((node.body, node.orelse), inner, strict=True)]
+        if test:
+            scope.names |= inner[not test.value].names
+        else:
+            self._forget([node], scope)
         reduced = self._reduced(node.test, scope)
         return [_with(node, test=reduced, body=branches[0], orelse=branches[1])]
 
@@ -179,7 +204,7 @@ class _Settler:
             return test
         open_parts = []
         for part in test.values:
-            truth = self._evaluator.truth(part, scope)
+            truth = self._evaluator.truth_if_reached(part, scope)
             if not (truth and truth.packages):
                 open_parts.append(part)
         return (
@@ -190,13 +215,25 @@ class _Settler:
             else _with(test, values=open_parts)
         )
 
-    def _refuse(self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr) -> None:
-        for part in branch:
-            if isinstance(part, ast.Raise):
-                text = ast.unparse(condition)
-                self._refusals[self._path, part.lineno] = VersionRefusal(
-                    packages=test.packages, condition=text[:_LONGEST]
-                )
+    def _refused(
+        self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr, scope: ValueScope
+    ) -> list[ast.stmt]:
+        """Return a branch with a ``raise`` in the place of what ends the program, and note what stops there."""
+        refused = RefusedError().under(test, condition)
+        return [each for part in branch for each in (self._stop(part, refused) if self._ends(part, scope) else [part])]
+
+    def _ends(self, node: ast.stmt, scope: ValueScope) -> bool:
+        if isinstance(node, ast.Expr):
+            try:
+                self._evaluator.worth(node.value, scope)
+            except RefusedError as refused:
+                return not refused.packages
+        return isinstance(node, ast.Raise)
+
+    def _stop(self, node: ast.stmt, refused: RefusedError) -> list[ast.stmt]:
+        refusal = VersionRefusal(packages=refused.packages, condition=refused.condition[:_LONGEST])
+        self._refusals[self._path, node.lineno] = refusal
+        return [node if isinstance(node, ast.Raise) else ast.copy_location(ast.Raise(exc=None, cause=None), node)]
 
     def _assertion(self, node: ast.Assert, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
@@ -204,9 +241,7 @@ class _Settler:
             return [node]
         if test.value:
             return []
-        stop = ast.copy_location(ast.Raise(exc=None, cause=None), node)
-        self._refuse([stop], test, ast.UnaryOp(op=ast.Not(), operand=node.test))
-        return [stop]
+        return self._stop(node, RefusedError().under(test, node.test, holds=False))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: ValueScope) -> ast.stmt:
         scope.names[node.name] = Worth(Function(node, scope)) if isinstance(node, ast.FunctionDef) else None
@@ -224,7 +259,7 @@ class _Settler:
     def _compound(self, node: ast.stmt, scope: ValueScope) -> ast.stmt:
         if isinstance(node, ast.Try) and (packages := self._surely(node)):
             settled = _with(node, body=self._block([*node.body, *node.orelse], scope), orelse=[])
-            for name in _bound([*node.body, *node.orelse]):
+            for name in bound([*node.body, *node.orelse]):
                 if worth := scope.names.get(name):
                     scope.names[name] = Worth(worth.value, worth.packages | packages)
             return settled
@@ -263,7 +298,7 @@ class _Settler:
                     root = alias.name.partition(".")[0]
                     if self._evaluator.is_there((root,)) and alias.name in {root, alias.asname or root}:
                         imports[alias.asname or root] = Worth(ForeignName((root,)))
-            names.update(_bound_by(node))
+            names.update(bound_by(node))
         scope.names |= {name: imports.get(name) for name in names}
 
 
@@ -276,7 +311,7 @@ class _Expressions(ast.NodeTransformer):
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         """Return the side that is taken."""
         self.generic_visit(node)
-        test = self._evaluator.truth(node.test, self._scope)
+        test = self._evaluator.truth_if_reached(node.test, self._scope)
         return (node.body if test.value else node.orelse) if test and test.packages else node
 
 
@@ -285,19 +320,6 @@ def _runs_through(node: ast.stmt) -> bool:
     if isinstance(node, ast.Try):
         return all(leaves(handler.body) for handler in node.handlers)
     return isinstance(node, (ast.With, ast.AsyncWith))
-
-
-def _bound(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    return (name for node in within(nodes) for name in _bound_by(node))
-
-
-def _bound_by(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        yield node.id
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        yield node.name
 
 
 def _with(node: _Node, **fields: object) -> _Node:

@@ -1,6 +1,6 @@
 """What an expression of a source is worth beside stated releases: the versions that it asks for, and what it compares with them.
 
-Nothing is run. What cannot be worked out is ``None``.
+What cannot be worked out is ``None``. Functions of the source are run by ``function_runs``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
+from envsmith.knowledge.names.plain_values import combined, function, method
 from envsmith.knowledge.names.scopes import Chain
 
 PYTHON = "python"
@@ -34,16 +35,21 @@ _DISTRIBUTION = re.compile(r".*\b(?:get_distribution|metadata\.distribution)")
 _ASKED_BY = re.compile(r"is_(?P<package>\w+?)_(?:version|greater_or_equal(?:_than)?(?:_(?P<floor>\d+(?:_\d+)*))?)")
 _COMPARE = re.compile(r".*\b_?compare_versions?")
 _FINDER = re.compile(r".*\bfind_spec")
-_CACHES = frozenset({"lru_cache", "cache", "functools.lru_cache", "functools.cache"})
+_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
+# Modules of the package that hand on what others of it define, one behind another.
+_MOST_RE_EXPORTS = 6
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 _COMPARING: Mapping[type[ast.cmpop], str] = {
     ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
-_OF_TEXT = frozenset({"split", "startswith", "endswith", "partition", "strip", "replace", "lower"})
-_OF_VERSION = frozenset({"major", "minor", "micro", "release", "base_version", "public"})
-_PLAIN: Mapping[str, Callable[..., object]] = {"int": int, "str": str, "tuple": tuple, "list": list, "len": len, "bool": bool, "float": float}  # fmt: skip
+# All but the build, which is not stated.
+_OF_VERSION = frozenset(
+    {"base_version", "epoch", "is_devrelease", "is_postrelease", "is_prerelease", "major", "micro", "minor"}
+    | {"post", "pre", "public", "release"}
+)
+_FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, re.error)
 
 
 class _TorchText(str):
@@ -77,26 +83,50 @@ class Function:
 
 @dataclass(slots=True)
 class ValueScope:
-    """The names of a module, class or function with what they are worth, ``None`` where that is not known."""
+    """The names of a module, class or function with what they are worth, ``None`` where that is not known.
+
+    ``package`` is what relative imports of a module begin at, ``changing`` are names of it that functions bind again.
+    """
 
     outer: ValueScope | None = None
     names: dict[str, Worth | None] = field(default_factory=dict)
+    package: str = ""
+    changing: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Worth | None:
         """Return what a name is worth here."""
         scope: ValueScope | None = self
         while scope is not None:
             if name in scope.names:
-                return scope.names[name]
+                return scope.names[name] if name not in scope.changing else None
             scope = scope.outer
         return Worth(ForeignName(("builtins", name))) if hasattr(builtins, name) else None
+
+    @property
+    def module(self) -> ValueScope:
+        """Return the names of the module around it."""
+        return self.outer.module if self.outer else self
+
+
+class RefusedError(Exception):
+    """A ``raise`` that a source comes to, by its ``kind``. ``condition`` is what holds there, of ``packages``."""
+
+    def __init__(self, kind: str = "", packages: frozenset[str] = frozenset(), condition: str = "") -> None:
+        super().__init__(condition)
+        self.kind, self.packages, self.condition = kind, packages, condition
+
+    def under(self, test: Worth, condition: ast.expr, *, holds: bool = True) -> RefusedError:
+        """Return it behind a condition that holds, or not."""
+        words = condition if holds else ast.UnaryOp(op=ast.Not(), operand=condition)
+        return RefusedError(self.kind, self.packages | test.packages, self.condition or ast.unparse(words))
 
 
 class Evaluator:
     """Works out expressions. ``releases`` are texts of versions by distribution, ``python`` among them.
 
     ``distribution`` is asked for that of a module, ``own`` for the value of a name of the same package, ``has_name``
-    whether the stated release of another one surely has a name.
+    whether the stated release of another one surely has a name. ``itself`` names the distribution that is read.
+    Each answer may be a :class:`RefusedError`, where the source surely comes to a ``raise``.
     """
 
     def __init__(
@@ -105,8 +135,10 @@ class Evaluator:
         distribution: Callable[[str], str],
         own: Callable[[Chain], Worth | None],
         has_name: Callable[[Chain], bool],
+        *,
+        itself: frozenset[str] = frozenset(),
     ) -> None:
-        self._releases, self._own, self._has_name = releases, own, has_name
+        self._releases, self._own, self._has_name, self._itself = releases, own, has_name, itself
         self.distribution = distribution
 
     def is_there(self, chain: Chain) -> bool:
@@ -120,15 +152,7 @@ class Evaluator:
             return None
         try:
             return self._worth(node, scope, depth)
-        except (
-            TypeError,
-            ValueError,
-            IndexError,
-            AttributeError,
-            InvalidVersion,
-            InvalidSpecifier,
-            InvalidRequirement,
-        ):
+        except _FAILURES:
             return None  # as the source itself would fail, or a value of another kind
 
     def _worth(self, node: ast.expr, scope: ValueScope, depth: int) -> Worth | None:
@@ -148,11 +172,20 @@ class Evaluator:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self.truth(node.operand, scope, depth)
             return inner and Worth(not inner.value, inner.packages)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self._made(operator.neg, [self.worth(node.operand, scope, depth)])
+        if isinstance(node, ast.BinOp):
+            sides = [self.worth(each, scope, depth) for each in (node.left, node.right)]
+            return self._made(lambda first, second: combined(node.op, first, second), sides)
         if isinstance(node, ast.IfExp):
             test = self.truth(node.test, scope, depth)
             return test and self._also(self.worth(node.body if test.value else node.orelse, scope, depth), [test])
         if isinstance(node, (ast.Tuple, ast.List)):
-            return self._made(tuple, [self.worth(each, scope, depth) for each in node.elts])
+            return self._made(lambda *values: values, [self.worth(each, scope, depth) for each in node.elts])
+        if isinstance(node, ast.Dict):
+            parts = [self.worth(each, scope, depth) for each in (*node.keys, *node.values)]
+            half = len(node.keys)
+            return self._made(lambda *values: dict(zip(values[:half], values[half:], strict=True)), parts)
         if isinstance(node, ast.Subscript):
             return self._part(node, scope, depth)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
@@ -166,11 +199,25 @@ class Evaluator:
             return None
         return Worth(bool(worth.value), worth.packages)
 
+    def truth_if_reached(self, node: ast.expr, scope: ValueScope, depth: int = 0) -> Worth | None:
+        """Return whether an expression holds that the source may not come to."""
+        try:
+            return self.truth(node, scope, depth)
+        except RefusedError:
+            return None
+
+    def run(
+        self, called: Function, values: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
+    ) -> Worth | None:
+        """Return what a function of the source answers."""
+        raise NotImplementedError
+
     # -- names --------------------------------------------------------------------------------------------------------
 
-    def _named(self, chain: Chain) -> Worth | None:
+    def _named(self, chain: Chain, depth: int = 0) -> Worth | None:
         if own := self._own(chain):
-            return own
+            is_elsewhere = isinstance(own.value, ForeignName) and own.value.chain != chain and depth < _MOST_RE_EXPORTS
+            return self._named(own.value.chain, depth + 1) if is_elsewhere else own
         if chain == ("sys", "version_info"):
             python = self._releases.get(PYTHON, "")
             numbers = tuple(int(part) for part in python.split(".")) if python else ()
@@ -186,7 +233,7 @@ class Evaluator:
         distribution = self.distribution(name)
         text = self._releases.get(distribution)
         kind = _TorchText if distribution == "torch" else str
-        return Worth(kind(text), frozenset({distribution})) if text else None
+        return Worth(kind(text), frozenset({distribution} - self._itself)) if text else None
 
     def _compared(self, package: str, relation: str, version: str) -> Worth | None:
         stated = self._release(package)
@@ -211,56 +258,56 @@ class Evaluator:
 
     def _call(self, node: ast.Call, scope: ValueScope, depth: int) -> Worth | None:
         values = [self.worth(each, scope, depth) for each in node.args]
+        named = {k.arg: self.worth(k.value, scope, depth) for k in node.keywords if k.arg}
+        base, name = None, ""
         if isinstance(node.func, ast.Attribute):
-            name, base = (
-                node.func.attr,
-                self.worth(node.func.value, scope, depth),
-            )  # once: calls may stand in a long chain
-            if base and isinstance(base.value, str) and name in _OF_TEXT:
-                return self._made(getattr(str(base.value), name), values, [base], spread=True)
-            if base and isinstance(base.value, SpecifierSet) and name == "contains":
-                return self._made(
-                    lambda version: base.value.contains(version, prereleases=True), values, [base], spread=True
-                )
-            function = self._member(base, name)
-        else:
-            function = self.worth(node.func, scope, depth)
-        if function is None or depth > _DEPTH:
+            base, name = self.worth(node.func.value, scope, depth), node.func.attr
+        if base and isinstance(base.value, SpecifierSet) and name == "contains":
+            return self._made(lambda version: base.value.contains(version, prereleases=True), values, [base])
+        if base and (answer := method(base.value, name)):
+            return self._made(answer, values, [base], named)
+        called = self._member(base, name) if name else self.worth(node.func, scope, depth)
+        if called is None or depth > _DEPTH:
             return None
-        if isinstance(function.value, Function):
-            named = {k.arg: self.worth(k.value, scope, depth) for k in node.keywords if k.arg}
-            return self._run(function.value, values, named, depth + 1)
-        if isinstance(function.value, ForeignName):
-            return self._foreign(function.value.chain, values, node)
+        if isinstance(called.value, Function):
+            return self.run(called.value, values, named, depth + 1)
+        if isinstance(called.value, ForeignName):
+            return self._foreign(called.value.chain, values, named, depth)
         return None
 
-    def _foreign(self, chain: Chain, values: Sequence[Worth | None], node: ast.Call) -> Worth | None:
+    def _foreign(
+        self, chain: Chain, values: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
+    ) -> Worth | None:
         """Return what a function of another package answers, where it is one that is known."""
         arguments = [each.value if each else None for each in values]
         texts = [value for value in arguments if isinstance(value, str)]
         text, name = ".".join(chain), chain[-1]
-        if chain[0] == "builtins":
-            return self._builtin(name, values)
+        if text in _ENDS:
+            raise RefusedError("SystemExit")
+        if answer := function(text):
+            return self._made(answer, values, (), named)
+        if chain[0] == "builtins" and name != "__import__":
+            return self._builtin(name, values, depth)
+        if name in {"import_module", "__import__"} and len(texts) == len(values) == 1:
+            return Worth(ForeignName(tuple(texts[0].split(".")))) if not texts[0].startswith(".") else None
         if _FINDER.fullmatch(text) and texts:
             root = texts[0].partition(".")[0]
             return Worth(root, frozenset({self.distribution(root)})) if self.is_there((root,)) else None
         if "metadata" in text and name == "version" and texts:
             return self._release(texts[0])
         if _DISTRIBUTION.fullmatch(text) and texts:
-            return self._made(Version, [self._release(texts[0])], spread=True)
+            return self._made(Version, [self._release(texts[0])])
         if name == "SpecifierSet" and texts:
             return Worth(SpecifierSet(texts[0]))
-        if name == "RequirementCache" and len(texts) == 1 and not node.keywords:
+        if name == "RequirementCache" and len(texts) == 1 and not named:
             requirement = Requirement(texts[0])
-            return self._made(requirement.specifier.contains, [self._release(requirement.name)], spread=True)
+            return self._made(requirement.specifier.contains, [self._release(requirement.name)])
         if _COMPARE.fullmatch(text) and len(values) == 3:
             return self._comparing(values)
         if (match := _ASKED_BY.fullmatch(name)) and texts and not match["floor"]:
             return self._compared(match["package"], texts[0] if len(texts) > 1 else ">=", texts[-1])
         if _MAKE_VERSION.fullmatch(text) and len(values) == 1:
-            return self._made(
-                lambda value: value if isinstance(value, Version) else Version(value), values, spread=True
-            )
+            return self._made(lambda value: value if isinstance(value, Version) else Version(value), values)
         return None
 
     def _comparing(self, values: Sequence[Worth | None]) -> Worth | None:
@@ -277,71 +324,29 @@ class Evaluator:
             return Worth(_OPERATORS[sign](package.value, Version(version.value)), package.packages)
         return self._compared(package.value, sign, version.value) if isinstance(package.value, str) else None
 
-    def _builtin(self, name: str, values: Sequence[Worth | None]) -> Worth | None:
-        if name in _PLAIN:
-            return self._made(_PLAIN[name], values, spread=True)
-        if name == "getattr" and len(values) > 1 and values[0] and values[1]:
-            module, member = values[0].value, values[1].value
-            return (
-                self._named((*module.chain, member))
-                if isinstance(module, ForeignName) and isinstance(member, str)
-                else None
+    def _builtin(self, name: str, values: Sequence[Worth | None], depth: int) -> Worth | None:
+        """Return what ``getattr``, ``hasattr`` or ``map`` answers."""
+        if len(values) < 2 or not (values[0] and values[1]):
+            return None
+        first, second = values[0].value, values[1].value
+        if isinstance(first, ForeignName) and isinstance(second, str):
+            member = self._named((*first.chain, second))
+            if name == "getattr":
+                return member
+            is_version = name == "hasattr" and member is not None and member.packages
+            return Worth(value=True, packages=member.packages) if is_version and member else None
+        if name == "map" and isinstance(second, tuple):
+            return self._made(
+                lambda *each: each, [self._applied(values[0], Worth(v, values[1].packages), depth) for v in second]
             )
-        if (
-            name == "map"
-            and len(values) == 2
-            and values[0]
-            and values[1]
-            and values[0].value == ForeignName(("builtins", "int"))
-        ):
-            return Worth(tuple(int(part) for part in values[1].value), values[1].packages)
         return None
 
-    def _run(
-        self, function: Function, values: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
-    ) -> Worth | None:
-        """Return what a function answers. One that does more than work out a value answers nothing."""
-        node, scope = function.node, ValueScope(function.scope)
-        if any(ast.unparse(d.func if isinstance(d, ast.Call) else d) not in _CACHES for d in node.decorator_list):
-            return None
-        arguments = [*node.args.posonlyargs, *node.args.args]
-        scope.names = dict.fromkeys((a.arg for a in (*arguments, *node.args.kwonlyargs)), None)
-        defaults = zip(reversed(arguments), reversed(node.args.defaults), strict=False)
-        scope.names |= {a.arg: self.worth(default, function.scope, depth) for a, default in defaults}
-        scope.names |= {
-            a.arg: self.worth(d, function.scope, depth)
-            for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-        }
-        scope.names |= {a.arg: value for a, value in zip(arguments, values, strict=False)}
-        scope.names |= named
-        ended = self._body(node.body, scope, depth)
-        return ended.answer if isinstance(ended, _Ended) else None
+    def _applied(self, called: Worth, value: Worth, depth: int) -> Worth | None:
+        if isinstance(called.value, Function):
+            return self.run(called.value, [value], {}, depth + 1)
+        return self._foreign(called.value.chain, [value], {}, depth) if isinstance(called.value, ForeignName) else None
 
-    def _body(self, body: Sequence[ast.stmt], scope: ValueScope, depth: int) -> _Ended | None:
-        """Run statements, and return how they ended: ``None`` where they go on."""
-        for node in body:
-            ended = self._statement(node, scope, depth)
-            if ended is not None:
-                return ended
-        return None
-
-    def _statement(self, node: ast.stmt, scope: ValueScope, depth: int) -> _Ended | None:
-        if isinstance(node, ast.Return):
-            return _Ended(self.worth(node.value, scope, depth))
-        if isinstance(node, ast.If):
-            test = self.truth(node.test, scope, depth)
-            if test is None:
-                return _Ended(None)
-            ended = self._body(node.body if test.value else node.orelse, scope, depth)
-            return ended and _Ended(self._also(ended.answer, [test]))
-        if isinstance(node, ast.Try):
-            return self._body([*node.body, *node.orelse], scope, depth)
-        if isinstance(node, (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)):
-            self.bind(node, scope, depth)
-            return None
-        if isinstance(node, (ast.Pass, ast.Expr)):
-            return None
-        return _Ended(None)
+    # -- statements ---------------------------------------------------------------------------------------------------
 
     def bind(
         self, node: ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign, scope: ValueScope, depth: int = 0
@@ -357,18 +362,20 @@ class Evaluator:
                     ForeignName((*(node.module or "").split("."), alias.name))
                 )
         else:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             value = self.worth(node.value, scope, depth)
-            for target in targets:
-                parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                values = (
-                    value.value if value and isinstance(value.value, tuple) and len(value.value) == len(parts) else None
-                )
-                for at, part in enumerate(parts):
-                    if isinstance(part, ast.Name) and len(parts) == 1:
-                        scope.names[part.id] = value
-                    elif isinstance(part, ast.Name):
-                        scope.names[part.id] = Worth(values[at], value.packages) if values and value else None
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                self.assign(target, value, scope)
+
+    def assign(self, target: ast.expr, value: Worth | None, scope: ValueScope) -> None:
+        """Note what a target is worth from now on. What a part of it is given changes all of it."""
+        if isinstance(target, ast.Name):
+            scope.names[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            is_known = value is not None and isinstance(value.value, tuple) and len(value.value) == len(target.elts)
+            for at, part in enumerate(target.elts):
+                self.assign(part, Worth(value.value[at], value.packages) if is_known and value else None, scope)
+        elif isinstance(target, (ast.Subscript, ast.Starred)):
+            self.assign(target.value, None, scope)
 
     # -- values -------------------------------------------------------------------------------------------------------
 
@@ -390,7 +397,9 @@ class Evaluator:
             return None
         one, another, packages = first.value, second.value, first.packages | second.packages
         if isinstance(relation, (ast.In, ast.NotIn)):
-            is_container = isinstance(another, (tuple, SpecifierSet))
+            is_container = isinstance(another, (tuple, dict, SpecifierSet)) or (
+                isinstance(one, str) and isinstance(another, str)
+            )
             return Worth((one in another) is isinstance(relation, ast.In), packages) if is_container else None
         if isinstance(relation, (ast.Is, ast.IsNot)):
             is_none = one is None or another is None
@@ -404,49 +413,46 @@ class Evaluator:
             )
         if any(isinstance(value, (Version, _TorchText)) for value in (one, another)):
             one, another = (value if isinstance(value, Version) else Version(str(value)) for value in (one, another))
-        if packages & _WITH_BUILDS and one == another and not isinstance(relation, (ast.GtE, ast.Lt)):
+        is_ordered = isinstance(relation, (ast.GtE, ast.Lt))
+        if packages & _WITH_BUILDS and one == another and not (is_ordered or _is_series(one)):
             return None  # ``2.1.0+cu121`` is later than ``2.1.0``
         is_alike = type(one) is type(another) or {type(one), type(another)} <= {int, float, bool}
         return Worth(_OPERATORS[_COMPARING[type(relation)]](one, another), packages) if is_alike else None
 
     def _joined(self, node: ast.BoolOp, scope: ValueScope, depth: int) -> Worth | None:
-        parts = [self.truth(each, scope, depth) for each in node.values]
-        ends = isinstance(node.op, ast.Or)
+        ends, parts = isinstance(node.op, ast.Or), list[Worth | None]()
+        for each in node.values:
+            is_reached = all(part is not None and bool(part.value) is not ends for part in parts)
+            parts.append(self.truth(each, scope, depth) if is_reached else self.truth_if_reached(each, scope, depth))
         if decisive := next((part for part in parts if part and bool(part.value) is ends), None):
             return decisive
         return self._also(Worth(not ends), parts) if None not in parts else None
 
     def _part(self, node: ast.Subscript, scope: ValueScope, depth: int) -> Worth | None:
         base = self.worth(node.value, scope, depth)
-        if base is None or not isinstance(base.value, (str, tuple, list)):
+        if base is None or not isinstance(base.value, (str, tuple, dict, re.Match)):
             return None
         if isinstance(node.slice, ast.Slice):
             bounds = [
                 self.worth(each, scope, depth) if each else Worth(None) for each in (node.slice.lower, node.slice.upper)
             ]
-            return (
-                self._made(lambda low, high: base.value[low:high], bounds, [base], spread=True)
-                if not node.slice.step
-                else None
-            )
-        return self._made(lambda at: base.value[at], [self.worth(node.slice, scope, depth)], [base], spread=True)
+            return self._made(lambda low, high: base.value[low:high], bounds, [base]) if not node.slice.step else None
+        return self._made(lambda at: base.value[at], [self.worth(node.slice, scope, depth)], [base])
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp, scope: ValueScope, depth: int) -> Worth | None:
         (generator, *nested), inner = node.generators, ValueScope(scope)
         values = self.worth(generator.iter, scope, depth)
-        if (
-            nested
-            or generator.ifs
-            or values is None
-            or not isinstance(generator.target, ast.Name)
-            or not isinstance(values.value, (tuple, list))
-        ):
+        if nested or values is None or not isinstance(values.value, tuple):
             return None
         result: list[Worth | None] = []
         for value in values.value:
-            inner.names[generator.target.id] = Worth(value, values.packages)
-            result.append(self.worth(node.elt, inner, depth))
-        return self._made(tuple, result)
+            self.assign(generator.target, Worth(value, values.packages), inner)
+            tests = [self.truth(each, inner, depth) for each in generator.ifs]
+            if None in tests:
+                return None
+            if all(test and test.value for test in tests):
+                result.append(self.worth(node.elt, inner, depth))
+        return self._made(lambda *each: each, result, [values])
 
     @staticmethod
     def _also(worth: Worth | None, sources: Iterable[Worth | None]) -> Worth | None:
@@ -458,20 +464,20 @@ class Evaluator:
         make: Callable[..., object],
         parts: Sequence[Worth | None],
         sources: Iterable[Worth] = (),
-        *,
-        spread: bool = False,
+        named: Mapping[str, Worth | None] | None = None,
     ) -> Worth | None:
         """Return what is made of values, ``None`` where one is not known."""
-        certain = [part for part in parts if part is not None]
-        if len(certain) < len(parts) or any(isinstance(part.value, (ForeignName, Function)) for part in certain):
+        every = [*parts, *(named or {}).values()]
+        certain = [part for part in every if part is not None]
+        if len(certain) < len(every) or any(isinstance(part.value, (ForeignName, Function)) for part in certain):
             return None
-        values = [part.value for part in certain]
-        result = make(*values) if spread else make(values)
-        return self._also(Worth(tuple(result) if isinstance(result, list) else result), [*certain, *sources])
+        keywords = {name: part.value for name, part in (named or {}).items() if part}
+        result = make(*(part.value for part in parts if part), **keywords)
+        return self._also(Worth(result), [*certain, *sources])
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """How a function ended: its answer, ``None`` where that is not known."""
-
-    answer: Worth | None
+def _is_series(value: object) -> bool:
+    """Return whether a part of a version ends before its third number, where a build may follow."""
+    if isinstance(value, (str, tuple)):
+        return len(value.split(".") if isinstance(value, str) else value) < 3
+    return isinstance(value, int)

@@ -297,6 +297,11 @@ def test_a_name_that_no_release_has_is_no_error():
         ("pyannote-audio", ["pyannote/audio/__init__.py", "pyannote/audio/core/__init__.py"], "pyannote.audio"),
         ("hydra-core", ["hydra/__init__.py", "hydra/x.py", "tests/__init__.py"], "hydra"),
         ("six", ["six.py"], "six"),
+        (
+            "flashinfer-python",
+            ["build_backend.py", "flashinfer/__init__.py", "flashinfer/jit/__init__.py"],
+            "flashinfer",
+        ),
         ("nobody", ["one/__init__.py", "two/__init__.py"], ""),
         ("google-audit", ["google/cloud/audit/a.py", "google/cloud/audit/b.py"], "google.cloud.audit"),
     ],
@@ -451,6 +456,20 @@ def test_a_check_at_import_that_refuses_a_stated_version_is_an_error():
         "nobody-knows 1.2 cannot be imported: it refuses numpy 2.1.0, as `not parse(np.__version__) < parse('2')` holds"
     )
     assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
+
+
+def test_a_check_with_the_own_version_that_a_function_makes_at_import_is_an_error():
+    source = (
+        "import numpy\nfrom .version import __version__\n"
+        "def _folder():\n    if numpy.__version__ != __version__:\n        raise RuntimeError('another release')\n"
+        "FOLDER = _folder()\n"
+    )
+    index = index_of("1.26.4", source=source)
+
+    [finding] = judged(index, "nobody-knows==1.26.4 numpy==2.1.0").findings
+
+    assert (finding.rule, finding.components["numpy"]) == ("release-refuses", "2.1.0")
+    assert judged(index, "nobody-knows==1.26.4 numpy==1.26.4").findings == ()
 
 
 def test_a_check_that_is_handed_on_at_import_and_refuses_a_stated_version_is_a_warning():

@@ -8,7 +8,7 @@ import pytest
 
 from envsmith.knowledge.names.settled_source import SettledSources
 
-_STATED = {"flash-attn": "2.6.3", "torch": "2.1.0", "numpy": "1.26.4"}
+_STATED = {"flash-attn": "2.6.3", "torch": "2.1.0", "numpy": "1.26.4", "pkg": "1.4.0"}
 
 
 def settled(source: str, **others: str) -> str:
@@ -18,7 +18,12 @@ def settled(source: str, **others: str) -> str:
 def settled_sources(source: str, **others: str) -> tuple[str, SettledSources]:
     texts = {"pkg/__init__.py": source.encode(), **{f"pkg/{name}.py": text.encode() for name, text in others.items()}}
     sources = SettledSources(
-        texts, _STATED, "3.11", lambda module: module.replace("_", "-"), lambda chain: chain[-1] != "newer_func"
+        texts,
+        _STATED,
+        "3.11",
+        lambda module: module.replace("_", "-"),
+        lambda chain: chain[-1] != "newer_func",
+        itself=frozenset({"pkg"}),
     )
     return ast.unparse(sources.parse("pkg/__init__.py", texts["pkg/__init__.py"])), sources
 
@@ -38,11 +43,18 @@ def settled_sources(source: str, **others: str) -> tuple[str, SettledSources]:
         "compare_version('torch', operator.ge, '2.1')",
         "Version(numpy.__version__) in SpecifierSet('<2')",
         "importlib.util.find_spec('flash_attn') is not None",
+        "re.compile(r'(\\d+)\\.(\\d+)').match(flash_attn.__version__).groups() == ('2', '6')",
+        "'.'.join(torch.__version__.split('.', maxsplit=2)[:2]) == '2.1'",
+        "tuple(int(part) for part in flash_attn.__version__.split('.') if part.isdigit()) >= (2, 6)",
+        "not os.getenv('SKIP_CHECK') and flash_attn.__version__ >= '2.6'",
+        "list(Version(flash_attn.__version__).release) + [0] * 2 == [2, 6, 3, 0, 0]",
+        "{'2': 'old', '3': 'new'}[flash_attn.__version__[0]] == 'old'",
+        "hasattr(flash_attn, '__version__')",
     ],
 )
 def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
     imports = (
-        "import importlib, operator, sys\nimport flash_attn, numpy, torch\nfrom packaging import version\n"
+        "import importlib, operator, os, re, sys\nimport flash_attn, numpy, torch\nfrom packaging import version\n"
         "from packaging.version import Version, parse\nfrom packaging.specifiers import SpecifierSet\n"
         "from transformers.utils import is_flash_attn_greater_or_equal\n"
         "from lightning_utilities.core.imports import compare_version\n"
@@ -62,10 +74,14 @@ def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
         "sys.version_info >= (3, 11, 4)",
         "hasattr(flash_attn, 'func')",
         "torch.__version__ > '2.1.0'",
+        "flash_attn.__version__ * 10 ** 9 > '2'",
+        "re.match('((((2+)+)+)+)+x', flash_attn.__version__)",
     ],
 )
 def test_what_nobody_stated_decides_nothing(condition):
-    source = f"import sys, flash_attn, jax, torch\nfrom packaging import version\nif {condition}:\n    import taken\n"
+    source = (
+        f"import re, sys, flash_attn, jax, torch\nfrom packaging import version\nif {condition}:\n    import taken\n"
+    )
 
     assert f"if {condition}:" in settled(source)
 
@@ -117,3 +133,133 @@ def test_a_statement_that_stops_the_import_is_a_refusal(statement):
 
     assert refusal.packages == {"flash-attn"}
     assert "flash_attn.__version__" in refusal.condition
+
+
+_DIGITS = """
+def digit_version(text):
+    digits = []
+    for part in text.split('.'):
+        if part.isdigit():
+            digits.append(int(part))
+        elif part.find('rc') != -1:
+            number, candidate = part.split('rc')
+            digits.extend([int(number) - 1, int(candidate)])
+    return digits
+"""
+_PADDED = """
+from packaging.version import parse
+def digit_version(text: str, length: int = 4):
+    version = parse(text)
+    assert version.release, f'no version: {text}'
+    release = list(version.release)[:length]
+    while len(release) < length:
+        release += [0]
+    if version.is_prerelease:
+        mapping = {'a': -3, 'b': -2, 'rc': -1}
+        val = -4
+        if version.pre:
+            if version.pre[0] not in mapping:
+                warnings.warn('unknown')
+            else:
+                val = mapping[version.pre[0]]
+            release.extend([val, version.pre[-1]])
+    else:
+        release.extend([0, 0])
+    return tuple(release)
+"""
+_REMEMBERED = """
+_version = None
+def digit_version(text):
+    global _version
+    def split():
+        try:
+            return tuple(map(int, text.split('.')))
+        except ValueError:
+            return ()
+    if _version is None:
+        _version = split()
+    return _version
+"""
+
+
+@pytest.mark.parametrize("function", [_DIGITS, _PADDED, _REMEMBERED])
+def test_a_function_of_the_package_that_reads_a_version_is_followed(function):
+    check = "import flash_attn\nassert digit_version('2.4') <= digit_version(flash_attn.__version__) <= digit_version('2.6.{}')\n"
+
+    _, fine = settled_sources(function + check.format(3))
+    _, refusing = settled_sources(function + check.format(2))
+
+    assert not fine.refusals
+    assert [refusal.packages for refusal in refusing.refusals.values()] == [{"flash-attn"}]
+
+
+_OWN_VERSION = """
+from .version import __version__ as own
+def check():
+    if has():
+        import flash_attn
+        if not os.getenv('NO_CHECK') and flash_attn.__version__ != own:
+            raise RuntimeError('another release')
+def has():
+    import importlib.util
+    return importlib.util.find_spec('flash_attn') is not None
+import os
+"""
+_LOOP = """
+import importlib
+from packaging.version import parse
+def check():
+    from . import compiled
+    for name, least in [('unstated', '1.0'), ('numpy', '1.20'), ('flash_attn', '2.7')]:
+        if parse(importlib.import_module(name).__version__) < parse(least):
+            raise ImportError(name)
+"""
+_BY_ARGUMENTS = """
+import flash_attn
+def check(version=flash_attn.__version__, least='2.7'):
+    'Check it.'
+    try:
+        if is_older(version, least):
+            raise ImportError('too old')
+    except LookupError:
+        return
+def is_older(one, other):
+    return [int(part) for part in one.split('.')] < [int(part) for part in other.split('.')]
+"""
+_ENDED = """
+import flash_attn, sys
+def check():
+    if flash_attn.__version__ >= '2.7':
+        return
+    sys.exit('too old')
+"""
+
+
+@pytest.mark.parametrize("source", [_OWN_VERSION, _LOOP, _BY_ARGUMENTS, _ENDED])
+def test_a_call_that_comes_to_a_raise_is_a_refusal_where_it_stands(source):
+    text, sources = settled_sources(f"{source}check()\n# done\n", version="__version__ = make_version()\n")
+
+    last = len(f"{source}check()".splitlines())
+    assert sources.refusals["pkg/__init__.py", last].packages == {"flash-attn"}
+    assert text.endswith("raise")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    if unknown():\n        return\n    {}\n",
+        "    try:\n        {}\n    except Exception:\n        pass\n",
+        "    try:\n        import unstated\n    except ImportError:\n        return\n    {}\n",
+        "    for part in parts():\n        if part:\n            return\n    {}\n",
+        "    while True:\n        pass\n    {}\n",
+        "    yield 1\n    {}\n",
+        "    assert known or {}\n".replace("{}", "stop('2')"),
+    ],
+)
+def test_a_call_that_may_not_come_to_its_raise_is_none(body):
+    stop = "def stop(least):\n    if flash_attn.__version__ < '2.7':\n        raise ImportError(least)\n"
+    source = f"import flash_attn\n{stop}def check():\n{body.format('stop(1)')}check()\n"
+
+    _, sources = settled_sources(source)
+
+    assert ("pkg/__init__.py", len(source.splitlines())) not in sources.refusals

@@ -1,0 +1,101 @@
+"""What calls and operators answer for texts, numbers, lists and matches, as in Python. What may grow or last without end is refused.
+
+Lists are tuples here, so that no value ever changes.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# No text or list that is made is longer, and no number greater.
+_MOST, _GREATEST = 1000, 10**9
+# A text that is held against a pattern, and how often a pattern may repeat parts, and groups.
+_LONGEST_TEXT, _MOST_REPEATS, _MOST_GROUPS = 24, 6, 1
+_OF_PATTERNS = frozenset({"findall", "fullmatch", "match", "search", "split", "sub"})
+_METHODS: Mapping[type, frozenset[str]] = {
+    str: frozenset(
+        {
+            "count",
+            "endswith",
+            "find",
+            "index",
+            "isalnum",
+            "isalpha",
+            "isdecimal",
+            "isdigit",
+            "isnumeric",
+            "join",
+            "lower",
+        }
+        | {"lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rpartition", "rsplit", "rstrip"}
+        | {"split", "startswith", "strip", "upper"}
+    ),
+    tuple: frozenset({"copy", "count", "index"}),
+    dict: frozenset({"get", "items", "keys", "values"}),
+    re.Pattern: _OF_PATTERNS,
+    re.Match: frozenset({"end", "group", "groups", "start"}),
+}
+_BUILTINS: Mapping[str, Callable[..., object]] = {
+    "abs": abs, "all": all, "any": any, "bool": bool, "enumerate": lambda values: tuple(enumerate(values)), "float": float,
+    "int": int, "len": len, "list": tuple, "max": max, "min": min, "range": range, "sorted": sorted, "str": str,
+    "tuple": tuple, "zip": lambda *parts: tuple(zip(*parts, strict=False)),
+}  # fmt: skip
+_COMBINED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv, ast.Mult: operator.mul,
+}  # fmt: skip
+
+
+def method(value: Any, name: str) -> Callable[..., object] | None:
+    """Return a method of a plain value, ``None`` where it is not one that is worked out."""
+    kind = next((kind for kind in _METHODS if isinstance(value, kind)), None)
+    if kind is None or name not in _METHODS[kind]:
+        return None
+    if kind is re.Pattern:
+        return lambda *given: _matched(value, name, *given)
+    if kind is tuple and name == "copy":
+        return lambda: value
+    return lambda *given, **named: _bounded(getattr(str(value) if kind is str else value, name)(*given, **named))
+
+
+def function(name: str) -> Callable[..., object] | None:
+    """Return a function of Python by its dotted name. Those of the environment find no variable."""
+    module, _, member = name.rpartition(".")
+    if module == "builtins" and member in _BUILTINS:
+        return lambda *given, **named: _bounded(_BUILTINS[member](*given, **named))
+    if name in {"os.getenv", "os.environ.get"}:
+        return lambda _name, default=None: default
+    if name == "re.compile":
+        return re.compile
+    if module == "re" and member in _OF_PATTERNS:
+        return lambda pattern, *given: _matched(re.compile(pattern), member, *given)
+    return None
+
+
+def combined(kind: ast.operator, first: Any, second: Any) -> object:
+    """Return what an operator makes of two values. ``ValueError`` where that is not worked out."""
+    factors = [each if isinstance(each, (int, float)) else len(each) for each in (first, second)]
+    if type(kind) not in _COMBINED or (isinstance(kind, ast.Mult) and abs(factors[0] * factors[1]) > _MOST):
+        raise ValueError("Cannot work out a value: the operator is not known, or makes too much.")
+    return _bounded(_COMBINED[type(kind)](first, second))
+
+
+def _bounded(value: Any) -> object:
+    """Return a value. ``ValueError`` where it is too great."""
+    size = abs(value) / _GREATEST if isinstance(value, (int, float)) else 0
+    if size > 1 or (hasattr(value, "__len__") and len(value) > _MOST):
+        raise ValueError("Cannot work out a value: it is too great.")
+    is_many = hasattr(value, "__iter__") and not isinstance(value, (str, dict))
+    return tuple(value) if is_many else value
+
+
+def _matched(pattern: re.Pattern[str], name: str, *given: Any) -> object:
+    """Return what a method of a pattern answers. ``ValueError`` where that may last."""
+    text, signs = str(given[-1]), pattern.pattern
+    groups = len(re.findall(r"\)[*+{]", signs))
+    if len(text) > _LONGEST_TEXT or groups > _MOST_GROUPS or len(re.findall(r"[*+{]", signs)) > _MOST_REPEATS:
+        raise ValueError("Cannot hold a text against a pattern: it may last.")
+    return _bounded(getattr(pattern, name)(*given))
