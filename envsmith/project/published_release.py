@@ -20,13 +20,14 @@ from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
-from envsmith.project.published_code import PublishedRelease, lacking
+from envsmith.project.published_code import PublishedRelease, lacking, naming
 from envsmith.project.published_later import Declared, barred_later
 from envsmith.project.published_stated import Stated, days_of, declared, stated_python, stated_releases
 from envsmith.project.published_wheels import ReleaseWheels, evidence_of
 
-# A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
-_MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 24 << 20, 8 << 20
+# A person waits: how many bytes of an sdist and of sources are worth reading. Of a release of which the graph knows much, how
+# many of those that name a stated package.
+_MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 32 << 20, 8 << 20
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 
@@ -186,10 +187,13 @@ class IndexRelease:
             below = [m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"]
             if not root:
                 return []
-            if (size := sum(member.size for member in below)) > (_MAX_MEASURED if is_measured else _MAX_SOURCES):
+            if (size := sum(member.size for member in below)) > _MAX_SOURCES:
                 self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]
                 return []
             texts = dict(archive.read([member.path for member in below]))
+        size = sum(len(texts[path]) for path in naming(texts, others))
+        if not size or (is_measured and size > _MAX_MEASURED):
+            return []
         return lacking(self._wheels.release, root, texts, others, self._packages, unread=self.unread.append)
 
 

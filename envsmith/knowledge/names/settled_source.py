@@ -19,7 +19,9 @@ from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
 from envsmith.knowledge.names.version_values import PYTHON, Evaluator, ForeignName, Function, ValueScope, Worth
 
-_ASKING = re.compile(rb"version|greater_or_equal", re.IGNORECASE)
+# The word in code: prose, licences and conversions speak of versions too.
+_VERSION = rb"[._]version|\bversion(?:\.[a-z_]|_|\()|import version|Version\(|VERSION|greater_or_equal"
+_ASKING = re.compile(_VERSION + rb"|find_spec|except \(?(?:ImportError|ModuleNotFoundError)")
 _COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
 _LONGEST = 160
 _Node = TypeVar("_Node", bound=ast.AST)
@@ -76,7 +78,7 @@ class SettledSources:
                     if w and (w.packages or (isinstance(w.value, Function) and _ASKING.search(n.encode())))
                 }
         words = (re.escape(name).encode() for name in sorted(names))
-        return re.compile(b"(?i:%s)|%s" % (_ASKING.pattern, rb"\b(?:%s)\b" % b"|".join(words))) if names else _ASKING
+        return re.compile(b"%s|%s" % (_ASKING.pattern, rb"\b(?:%s)\b" % b"|".join(words))) if names else _ASKING
 
     def _own(self, chain: Chain) -> Worth | None:
         """Return what a name of the package is worth."""
@@ -167,7 +169,7 @@ class _Settler:
         if test and test.packages:
             branch = node.body if test.value else node.orelse
             self._refuse(branch, test, node.test)
-            return self._block(branch, scope) or [ast.copy_location(ast.Pass(), node)]
+            return self._because(test.packages, branch, scope) or [ast.copy_location(ast.Pass(), node)]
         branches = [self._block(part, ValueScope(scope)) for part in (node.body, node.orelse)]
         self._forget([node], scope)
         reduced = self._reduced(node.test, scope)
@@ -223,11 +225,7 @@ class _Settler:
 
     def _compound(self, node: ast.stmt, scope: ValueScope) -> ast.stmt:
         if isinstance(node, ast.Try) and (packages := self._surely(node)):
-            settled = _with(node, body=self._block([*node.body, *node.orelse], scope), orelse=[])
-            for name in _bound([*node.body, *node.orelse]):
-                if worth := scope.names.get(name):
-                    scope.names[name] = Worth(worth.value, worth.packages | packages)
-            return settled
+            return _with(node, body=self._because(packages, [*node.body, *node.orelse], scope), orelse=[])
         fields: dict[str, list[ast.stmt] | list[ast.ExceptHandler]] = {}
         runs_through = _runs_through(node)
         for name in ("body", "orelse", "finalbody"):
@@ -238,6 +236,14 @@ class _Settler:
         if not runs_through:
             self._forget([node], scope)
         return _with(node, **fields)
+
+    def _because(self, packages: frozenset[str], body: Sequence[ast.stmt], scope: ValueScope) -> list[ast.stmt]:
+        """Return statements that run because of the releases of packages: what they bind comes from these too."""
+        settled = self._block(body, scope)
+        for name in _bound(body):
+            if worth := scope.names.get(name):
+                scope.names[name] = Worth(worth.value, worth.packages | packages)
+        return settled
 
     def _surely(self, node: ast.Try) -> frozenset[str]:
         """Return the packages from which the body of a ``try`` takes names that are there. It does nothing that may fail."""

@@ -276,13 +276,14 @@ class Evaluator:
     def _builtin(self, name: str, values: Sequence[Worth | None]) -> Worth | None:
         if name in _PLAIN:
             return self._made(_PLAIN[name], values, spread=True)
-        if name == "getattr" and len(values) > 1 and values[0] and values[1]:
+        if name in {"getattr", "hasattr"} and len(values) > 1 and values[0] and values[1]:
             module, member = values[0].value, values[1].value
-            return (
-                self._named((*module.chain, member))
-                if isinstance(module, ForeignName) and isinstance(member, str)
-                else None
-            )
+            if not isinstance(module, ForeignName) or not isinstance(member, str):
+                return None
+            chain = (*module.chain, member)
+            if name == "getattr":
+                return self._named(chain)
+            return Worth(member, frozenset({self.distribution(chain[0])})) if self.is_there(chain) else None
         if (
             name == "map"
             and len(values) == 2

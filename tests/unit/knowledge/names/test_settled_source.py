@@ -60,7 +60,7 @@ def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
         "flash_attn.__version__ >= FLOOR",
         "torch.cuda.is_available() and version.parse(torch.__version__).local",
         "sys.version_info >= (3, 11, 4)",
-        "hasattr(flash_attn, 'func')",
+        "hasattr(flash_attn, 'newer_func')",
         "torch.__version__ > '2.1.0'",
     ],
 )
@@ -79,10 +79,27 @@ def test_a_name_that_another_module_worked_out_decides_too():
 
 
 def test_what_a_try_takes_decides_where_the_stated_release_has_it():
-    flag = "try:\n    from flash_attn import {}\n    HAS = True\nexcept ImportError:\n    HAS = False\n# version\nif HAS:\n    import taken\n"
+    flag = "try:\n    from flash_attn import {}\n    HAS = True\nexcept ImportError:\n    HAS = False\nif HAS:\n    import taken\n"
 
     assert settled(flag.format("func")).endswith("\nimport taken")
     assert settled(flag.format("newer_func")).endswith("\nif HAS:\n    import taken")
+
+
+def test_a_module_that_surely_has_a_name_is_asked_for_it():
+    condition = "not hasattr(flash_attn, 'func') or version.parse(flash_attn.__version__) < version.parse('2')"
+    source = (
+        f"import flash_attn\nfrom packaging import version\nif {condition}:\n    import old\nelse:\n    import taken\n"
+    )
+
+    assert settled(source).endswith("\nimport taken")
+
+
+def test_what_a_decided_branch_binds_decides_too():
+    source = "import flash_attn\nif flash_attn.__version__ < '2':\n    NEW = False\nelse:\n    NEW = True\n"
+
+    assert settled(f"{source}def f():\n    if NEW:\n        import taken\n    else:\n        import other\n").endswith(
+        " import taken"
+    )
 
 
 def test_what_follows_a_branch_that_leaves_does_not_run():
