@@ -201,12 +201,15 @@ def import_root(project: str, paths: Sequence[str]) -> str:
     """Return the module that a user of a project imports, ``""`` where its files do not tell.
 
     It has the name of the project (``pyannote.audio`` of ``pyannote-audio``), or is the only one that is no test, or
-    what lies in a namespace of several projects (``google.cloud.audit``).
+    the only one of which the project has the words (``open_clip`` of ``open-clip-torch``), or what lies in a namespace
+    of several projects (``google.cloud.audit``).
     """
     folders = [path.removesuffix("/__init__.py") for path in paths if path.endswith("/__init__.py")]
     modules = [path.removesuffix(".py") for path in paths if "/" not in path]
     tops = [place for place in (*folders, *modules) if "/" not in place and place not in _ASIDE]
     named = [place for place in (*tops, *folders) if normal_name(place.replace("/", "-")) == project]
+    alike = [top for top in tops if f"-{normal_name(top)}-" in f"-{project}-"]
     spaces = () if tops else {path.rpartition("/")[0] for path in paths if path.split("/")[0] not in _ASIDE}
     shared = posixpath.commonpath(spaces) if spaces and all(spaces) else ""
-    return next(iter(named or (tops if len(tops) == 1 else ())), shared).replace("/", ".")
+    certain = [*named, *(places[0] for places in (tops, alike) if len(places) == 1), shared]
+    return certain[0].replace("/", ".")

@@ -294,6 +294,8 @@ def test_a_name_that_no_release_has_is_no_error():
         ("hydra-core", ["hydra/__init__.py", "hydra/x.py", "tests/__init__.py"], "hydra"),
         ("six", ["six.py"], "six"),
         ("nobody", ["one/__init__.py", "two/__init__.py"], ""),
+        ("open-clip-torch", ["open_clip/__init__.py", "training/__init__.py"], "open_clip"),
+        ("one-two", ["one/__init__.py", "two/__init__.py"], ""),
         ("google-audit", ["google/cloud/audit/a.py", "google/cloud/audit/b.py"], "google.cloud.audit"),
     ],
 )
