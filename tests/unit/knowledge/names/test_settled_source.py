@@ -94,6 +94,16 @@ def test_a_module_that_surely_has_a_name_is_asked_for_it():
     assert settled(source).endswith("\nimport taken")
 
 
+@pytest.mark.parametrize(("name", "is_left"), [("func", False), ("newer_func", True)])
+def test_what_stands_for_an_import_is_gone_where_the_import_surely_passed(name, is_left):
+    attempt = f"try:\n    from flash_attn import {name}\nexcept ImportError:\n    {name} = object\n"
+    own_way = (
+        f"with try_import() as done:\n    from flash_attn import {name}\nif not done.passed:\n    {name} = object\n"
+    )
+
+    assert [f"{name} = object" in settled(source) for source in (attempt, own_way)] == [is_left, is_left]
+
+
 def test_what_a_decided_branch_binds_decides_too():
     source = "import flash_attn\nif flash_attn.__version__ < '2':\n    NEW = False\nelse:\n    NEW = True\n"
 
