@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,8 +91,6 @@ def lacking(
     for what was not measured. ``unread`` is told what it does not tell.
     """
     names = NameIndex.installed()
-    if not any(map(_naming(by_distribution(versions), names).search, texts.values())):
-        return []
     sources = settled_sources(root, texts, {release.name: release.version}, versions, names)
     package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
 
@@ -160,8 +158,7 @@ def _when_called(
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Files that name no stated package are not read."""
     releases = by_distribution(versions)
-    naming = _naming(releases, names)
-    sources = [SourceText(path=p, text=t) for p, t in texts.items() if _is_read(p) and naming.search(t)]
+    sources = [SourceText(path=path, text=texts[path]) for path in naming(texts, versions) if _is_read(path)]
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
     files = ProjectSources(
@@ -182,7 +179,7 @@ def _when_called(
     )
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
     once = {(place.use.chain, place.use.keywords): place for place in unguarded}
-    uses = tuple(once.values())
+    uses = tuple(reversed(once.values()))
     with names_of(uses) as (published_names, doubtful):
         findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, published_names).findings
         overrides = [*judge_overrides(code, releases, published_names, {})]
@@ -190,13 +187,15 @@ def _when_called(
     return [*findings, *untagged, *overrides][:_SHOWN]
 
 
-def _naming(releases: Collection[str], measured: NameIndex) -> re.Pattern[bytes]:
-    """Return what a source says that imports a stated package."""
-    by_module = distributions_by_module() | measured.roots
+def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]:
+    """Return the paths of the sources that import a stated package."""
+    releases = by_distribution(versions)
+    by_module = distributions_by_module() | NameIndex.installed().roots
     modules = {module for module, distribution in by_module.items() if distribution in releases}
     modules |= {name.replace("-", "_") for name in releases}
     names = b"|".join(re.escape(module).encode() for module in sorted(modules))
-    return re.compile(rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b" % (names, names))
+    says = re.compile(rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b" % (names, names))
+    return [path for path, text in texts.items() if says.search(text)]
 
 
 def _is_read(path: str) -> bool:

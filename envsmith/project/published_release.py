@@ -20,13 +20,14 @@ from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
-from envsmith.project.published_code import PublishedRelease, lacking
+from envsmith.project.published_code import PublishedRelease, lacking, naming
 from envsmith.project.published_later import Declared, barred_later
 from envsmith.project.published_stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
 from envsmith.project.published_wheels import ReleaseWheels, evidence_of
 
-# A person waits: how many bytes of an sdist and of sources are worth reading, and of sources of which the graph knows much.
-_MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 24 << 20, 8 << 20
+# A person waits: how many bytes of an sdist and of sources are worth reading. Of a release of which the graph knows much, how
+# many of those that name a stated package.
+_MAX_SDIST, _MAX_SOURCES, _MAX_MEASURED = 8 << 20, 32 << 20, 8 << 20
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 
@@ -188,10 +189,13 @@ class IndexRelease:
             below = [m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"]
             if not root:
                 return []
-            if (size := sum(member.size for member in below)) > (_MAX_MEASURED if is_measured else _MAX_SOURCES):
+            if (size := sum(member.size for member in below)) > _MAX_SOURCES:
                 self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]
                 return []
             texts = dict(archive.read([member.path for member in below]))
+        size = sum(len(texts[path]) for path in naming(texts, others))
+        if not size or (is_measured and size > _MAX_MEASURED):
+            return []
         return lacking(self._wheels.release, root, texts, others, self._packages, unread=self.unread.append)
 
 
@@ -199,13 +203,16 @@ def import_root(project: str, paths: Sequence[str]) -> str:
     """Return the module that a user of a project imports, ``""`` where its files do not tell.
 
     It has the name of the project (``pyannote.audio`` of ``pyannote-audio``), or is the only one that is no test, or the
-    only folder, or what lies in a namespace of several projects (``google.cloud.audit``).
+    only one of which the project has the words (``open_clip`` of ``open-clip-torch``), or the only folder, or what lies
+    in a namespace of several projects (``google.cloud.audit``).
     """
     folders = [path.removesuffix("/__init__.py") for path in paths if path.endswith("/__init__.py")]
     modules = [path.removesuffix(".py") for path in paths if "/" not in path]
     tops = [place for place in (*folders, *modules) if "/" not in place and place not in _ASIDE]
     named = [place for place in (*tops, *folders) if normal_name(place.replace("/", "-")) == project]
+    alike = [top for top in tops if f"-{normal_name(top)}-" in f"-{project}-"]
     spaces = () if tops else {path.rpartition("/")[0] for path in paths if path.split("/")[0] not in _ASIDE}
     shared = posixpath.commonpath(spaces) if spaces and all(spaces) else ""
-    alone = next((each for each in (tops, [top for top in tops if top in folders]) if len(each) == 1), [])
-    return next(iter(named or alone), shared).replace("/", ".")
+    packages = [top for top in tops if top in folders]
+    certain = [*named, *(places[0] for places in (tops, alike, packages) if len(places) == 1), shared]
+    return certain[0].replace("/", ".")

@@ -28,8 +28,11 @@ from envsmith.knowledge.names.version_values import (
     Worth,
 )
 
-_ASKING = re.compile(rb"version|greater_or_equal", re.IGNORECASE)
+# The word in code: prose, licences and conversions speak of versions too.
+_VERSION = rb"[._]version|\bversion(?:\.[a-z_]|_|\()|import version|Version\(|VERSION|greater_or_equal"
+_ASKING = re.compile(_VERSION + rb"|find_spec|\bwith \S*[iI]mport|except \(?(?:ImportError|ModuleNotFoundError)")
 _COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
+_PLACEHOLDERS = frozenset({"object", "None", "Any", "typing.Any"})
 _LONGEST = 160
 _Node = TypeVar("_Node", bound=ast.AST)
 
@@ -87,7 +90,7 @@ class SettledSources:
                     if w and (w.packages or (isinstance(w.value, Function) and _ASKING.search(n.encode())))
                 }
         words = (re.escape(name).encode() for name in sorted(names))
-        return re.compile(b"(?i:%s)|%s" % (_ASKING.pattern, rb"\b(?:%s)\b" % b"|".join(words))) if names else _ASKING
+        return re.compile(b"%s|%s" % (_ASKING.pattern, rb"\b(?:%s)\b" % b"|".join(words))) if names else _ASKING
 
     def _own(self, chain: Chain) -> Worth | None:
         """Return what a name of the package is worth."""
@@ -162,7 +165,7 @@ class _Settler:
             scope.names[node.name] = None
             return [_with(node, body=self._block(node.body, ValueScope(scope)))]
         if isinstance(node, _COMPOUND):
-            return [self._compound(node, scope)]
+            return self._compound(node, scope)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self._imported(node, scope)
             return [node]
@@ -186,17 +189,28 @@ class _Settler:
         test = self._evaluator.truth(node.test, scope)
         if test and test.packages:
             branch = node.body if test.value else node.orelse
-            return self._block(self._refused(branch, test, node.test, scope), scope) or [
+            return self._because(test.packages, self._refused(branch, test, node.test, scope), scope) or [
                 ast.copy_location(ast.Pass(), node)
             ]
+        parts = [[each for each in part if not self._is_fallback(each, scope)] for part in (node.body, node.orelse)]
         inner = (ValueScope(scope), ValueScope(scope))
-        branches = [self._block(part, names) for part, names in zip((node.body, node.orelse), inner, strict=True)]
+        branches = [self._block(part, names) for part, names in zip(parts, inner, strict=True)]
         if test:
             scope.names |= inner[not test.value].names
         else:
-            self._forget([node], scope)
+            self._forget([*parts[0], *parts[1]], scope)
         reduced = self._reduced(node.test, scope)
-        return [_with(node, test=reduced, body=branches[0], orelse=branches[1])]
+        return [
+            _with(node, test=reduced, body=branches[0] or [ast.copy_location(ast.Pass(), node)], orelse=branches[1])
+        ]
+
+    @staticmethod
+    def _is_fallback(node: ast.stmt, scope: ValueScope) -> bool:
+        """Return whether a statement binds what stands for a name where its import failed, which it surely did not."""
+        if not isinstance(node, ast.Assign) or ast.unparse(node.value) not in _PLACEHOLDERS:
+            return False
+        bound = [scope.get(target.id) if isinstance(target, ast.Name) else None for target in node.targets]
+        return all(each and isinstance(each.value, ForeignName) and each.packages for each in bound)
 
     def _reduced(self, test: ast.expr, scope: ValueScope) -> ast.expr:
         """Return a condition without what is decided and does not decide it."""
@@ -256,13 +270,12 @@ class _Settler:
         self._later.append(later)
         return settled
 
-    def _compound(self, node: ast.stmt, scope: ValueScope) -> ast.stmt:
-        if isinstance(node, ast.Try) and (packages := self._surely(node)):
-            settled = _with(node, body=self._block([*node.body, *node.orelse], scope), orelse=[])
-            for name in bound([*node.body, *node.orelse]):
-                if worth := scope.names.get(name):
-                    scope.names[name] = Worth(worth.value, worth.packages | packages)
-            return settled
+    def _compound(self, node: ast.stmt, scope: ValueScope) -> list[ast.stmt]:
+        packages = self._surely(node.body) if isinstance(node, (ast.Try, ast.With)) else frozenset[str]()
+        if packages and isinstance(node, ast.Try):
+            return self._because(packages, [*node.body, *node.orelse, *node.finalbody], scope)
+        if packages and isinstance(node, ast.With):
+            return [_with(node, body=self._because(packages, node.body, scope))]
         fields: dict[str, list[ast.stmt] | list[ast.ExceptHandler]] = {}
         runs_through = _runs_through(node)
         for name in ("body", "orelse", "finalbody"):
@@ -272,12 +285,20 @@ class _Settler:
             fields["handlers"] = [_with(h, body=self._block(h.body, ValueScope(scope))) for h in handlers]
         if not runs_through:
             self._forget([node], scope)
-        return _with(node, **fields)
+        return [_with(node, **fields)]
 
-    def _surely(self, node: ast.Try) -> frozenset[str]:
-        """Return the packages from which the body of a ``try`` takes names that are there. It does nothing that may fail."""
+    def _because(self, packages: frozenset[str], body: Sequence[ast.stmt], scope: ValueScope) -> list[ast.stmt]:
+        """Return statements that run because of the releases of packages: what they bind comes from these too."""
+        settled = self._block(body, scope)
+        for name in bound(body):
+            if worth := scope.names.get(name):
+                scope.names[name] = Worth(worth.value, worth.packages | packages)
+        return settled
+
+    def _surely(self, body: Sequence[ast.stmt]) -> frozenset[str]:
+        """Return the packages from which statements take names that are there. They do nothing that may fail."""
         chains = list[Chain]()
-        for part in node.body:
+        for part in body:
             if isinstance(part, ast.ImportFrom) and not part.level:
                 chains += [(*(part.module or "").split("."), alias.name) for alias in part.names]
             elif isinstance(part, ast.Import):

@@ -330,11 +330,12 @@ class Evaluator:
             return None
         first, second = values[0].value, values[1].value
         if isinstance(first, ForeignName) and isinstance(second, str):
-            member = self._named((*first.chain, second))
+            chain = (*first.chain, second)
+            member = self._named(chain)
             if name == "getattr":
                 return member
-            is_version = name == "hasattr" and member is not None and member.packages
-            return Worth(value=True, packages=member.packages) if is_version and member else None
+            is_there = (member is not None and bool(member.packages)) or self.is_there(chain)
+            return Worth(value=True, packages=frozenset({self.distribution(chain[0])})) if is_there else None
         if name == "map" and isinstance(second, tuple):
             return self._made(
                 lambda *each: each, [self._applied(values[0], Worth(v, values[1].packages), depth) for v in second]

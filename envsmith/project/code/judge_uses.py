@@ -280,7 +280,7 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
     seen = refused.evidence if refused and refused.releases.contains(version) else ()
     for places in files.values():
         worst = min(places, key=lambda t: _GRAVEST.index(severity_of(t.use)))
-        lines = [line for t in places if t is not worst and (line := t.where.partition(":")[2])]
+        lines = [*dict.fromkeys(t.where.partition(":")[2] for t in places if t.where != worst.where and ":" in t.where)]
         again = f" (also in line {', '.join(lines[:_SHOWN])})" if lines else ""
         yield Finding(
             rule="code-argument" if presence.argument else "code-name",

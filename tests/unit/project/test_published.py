@@ -303,6 +303,8 @@ def test_a_name_that_no_release_has_is_no_error():
             "flashinfer",
         ),
         ("nobody", ["one/__init__.py", "two/__init__.py"], ""),
+        ("open-clip-torch", ["open_clip/__init__.py", "training/__init__.py"], "open_clip"),
+        ("one-two", ["one/__init__.py", "two/__init__.py"], ""),
         ("google-audit", ["google/cloud/audit/a.py", "google/cloud/audit/b.py"], "google.cloud.audit"),
     ],
 )
@@ -667,6 +669,19 @@ def test_the_functions_of_a_measured_release_are_read_where_that_is_asked_for():
 
     assert judged(Projects(), "wandb==0.17.0 numpy==2.0.0").findings == ()
     assert (finding.rule, finding.components) == ("release-uses", {"wandb": "0.17.0", "numpy": "2.0.0"})
+
+
+@pytest.mark.parametrize(("text", "count"), [("# nothing to see\n", 1), ("import numpy\n", 0)])
+def test_of_a_measured_release_only_sources_that_name_a_stated_package_are_too_many(text, count):
+    projects = Projects()
+    bulk = {f"wandb/data_{at}.py": text + "#" * (4 << 20) for at in range(3)}
+    metadata = _METADATA.replace("nobody-knows", "wandb").replace("1.2", "0.17.1")
+    source = "import numpy\nprint(numpy.NaN)\n"
+    projects.index.release("0.17.1", {"wandb/__init__.py": source, "wandb-0.17.1.dist-info/METADATA": metadata, **bulk})
+
+    findings = judged(projects, "wandb==0.17.1 numpy==2.0.0", reads_measured=True).findings
+
+    assert len(findings) == count
 
 
 def test_what_a_set_that_passed_a_run_did_without_is_a_note():

@@ -72,7 +72,7 @@ def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
         "flash_attn.__version__ >= FLOOR",
         "torch.cuda.is_available() and version.parse(torch.__version__).local",
         "sys.version_info >= (3, 11, 4)",
-        "hasattr(flash_attn, 'func')",
+        "hasattr(flash_attn, 'newer_func')",
         "torch.__version__ > '2.1.0'",
         "flash_attn.__version__ * 10 ** 9 > '2'",
         "re.match('((((2+)+)+)+)+x', flash_attn.__version__)",
@@ -95,7 +95,7 @@ def test_a_name_that_another_module_worked_out_decides_too():
 
 
 def test_what_a_try_takes_decides_where_the_stated_release_has_it():
-    flag = "try:\n    from flash_attn import {}\n    HAS = True\nexcept ImportError:\n    HAS = False\n# version\nif HAS:\n    import taken\n"
+    flag = "try:\n    from flash_attn import {}\n    HAS = True\nexcept ImportError:\n    HAS = False\nif HAS:\n    import taken\n"
 
     assert settled(flag.format("func")).endswith("\nimport taken")
     assert settled(flag.format("newer_func")).endswith("\nif HAS:\n    import taken")
@@ -105,6 +105,33 @@ def test_a_long_chain_of_calls_on_what_nobody_knows_is_read_once():
     calls = ".replace('a', 'b')" * 60
 
     assert "first" in settled(f"text = read(){calls}\nif text:\n    import first")
+
+
+def test_a_module_that_surely_has_a_name_is_asked_for_it():
+    condition = "not hasattr(flash_attn, 'func') or version.parse(flash_attn.__version__) < version.parse('2')"
+    source = (
+        f"import flash_attn\nfrom packaging import version\nif {condition}:\n    import old\nelse:\n    import taken\n"
+    )
+
+    assert settled(source).endswith("\nimport taken")
+
+
+@pytest.mark.parametrize(("name", "is_left"), [("func", False), ("newer_func", True)])
+def test_what_stands_for_an_import_is_gone_where_the_import_surely_passed(name, is_left):
+    attempt = f"try:\n    from flash_attn import {name}\nexcept ImportError:\n    {name} = object\n"
+    own_way = (
+        f"with try_import() as done:\n    from flash_attn import {name}\nif not done.passed:\n    {name} = object\n"
+    )
+
+    assert [f"{name} = object" in settled(source) for source in (attempt, own_way)] == [is_left, is_left]
+
+
+def test_what_a_decided_branch_binds_decides_too():
+    source = "import flash_attn\nif flash_attn.__version__ < '2':\n    NEW = False\nelse:\n    NEW = True\n"
+
+    assert settled(f"{source}def f():\n    if NEW:\n        import taken\n    else:\n        import other\n").endswith(
+        " import taken"
+    )
 
 
 def test_what_follows_a_branch_that_leaves_does_not_run():
