@@ -59,7 +59,7 @@ class Use:
     ``function`` is the outermost function around it (``Class.method`` in a class), ``None`` at module level and
     :data:`MAIN` under ``if __name__ == "__main__"``. ``imported``: by an import statement, which makes modules of its
     parents. ``member``: the chain goes through an object of a class, so that what the object is given at run time may
-    have it. ``keywords`` are the named arguments of a call.
+    have it. ``arguments`` are those that a call names, and ``#2`` where it gives as many by position.
     """
 
     chain: Chain
@@ -67,7 +67,7 @@ class Use:
     function: str | None
     imported: bool = False
     member: bool = False
-    keywords: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     guard: Guard = field(default_factory=Guard)
 
 
@@ -455,7 +455,7 @@ class _Reader:
             self.given.add((*module.chain, node.attr))
         self.expression(_base(node), guard)
 
-    def add_use(self, origin: Origin, line: int, guard: Guard, keywords: tuple[str, ...] = ()) -> None:
+    def add_use(self, origin: Origin, line: int, guard: Guard, arguments: tuple[str, ...] = ()) -> None:
         is_given = any(origin.chain[:depth] in self.given for depth in range(2, len(origin.chain) + 1))
         if not self.is_own(origin.chain) and _is_foreign(origin.chain) and not is_given:
             self.result.uses.append(
@@ -464,7 +464,7 @@ class _Reader:
                     line=line,
                     function=self.function,
                     member=origin.member,
-                    keywords=keywords,
+                    arguments=arguments,
                     guard=guard,
                 )
             )
@@ -472,7 +472,7 @@ class _Reader:
     def called(self, node: ast.Call, guard: Guard) -> None:
         origin = self.origin(node.func)
         if origin is not None:
-            self.add_use(origin, node.lineno, guard, tuple(sorted(self.keywords(node))))
+            self.add_use(origin, node.lineno, guard, (*sorted(self.keywords(node)), *self.positions(node, origin)))
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
@@ -488,6 +488,14 @@ class _Reader:
                 yield from given_keys(self.bodies[-1], keyword.value.id, node.lineno)
             elif self.is_one_text:
                 yield from literal_keys(keyword.value)
+
+    def positions(self, node: ast.Call, origin: Origin) -> Iterator[str]:
+        """Yield how many arguments a call surely gives by position, without the object that a class may be given first."""
+        starred = (at for at, argument in enumerate(node.args) if isinstance(argument, ast.Starred))
+        of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
+        count = next(starred, len(node.args)) - bool(of_class)
+        if count > 0 and self.is_one_text:
+            yield f"#{count}"
 
     def at_run_time(self, node: ast.Call, guard: Guard) -> None:
         """Read ``getattr`` and ``import_module``: a use where the name is written, else a line that is not seen."""

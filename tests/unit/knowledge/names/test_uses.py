@@ -73,13 +73,13 @@ def test_modules_of_the_project_and_of_python_are_not_uses():
 
 def test_arguments_by_name_are_noted():
     source = "from transformers import TrainingArguments as T\nT(output_dir='x', **{}, evaluation_strategy='no')"
-    assert [u.keywords for u in uses(source) if u.keywords] == [("evaluation_strategy", "output_dir")]
+    assert [u.arguments for u in uses(source) if u.arguments] == [("evaluation_strategy", "output_dir")]
 
 
 def keywords(body: str) -> tuple[str, ...]:
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
     return next(
-        use.keywords for use in uses(f"from accelerate import Accelerator\ndef f(x, k):\n{lines}") if not use.imported
+        use.arguments for use in uses(f"from accelerate import Accelerator\ndef f(x, k):\n{lines}") if not use.imported
     )
 
 
@@ -122,7 +122,7 @@ def test_what_a_class_stores_in_its_object_is_followed_where_it_is_one_thing():
     members = {".".join(use.chain): use for use in uses(_FIELD) if use.member}
 
     assert set(members) == {"accelerate.Accelerator.gather", "accelerate.Accelerator.free"}
-    assert members["accelerate.Accelerator.gather"].keywords == ("keep",)
+    assert members["accelerate.Accelerator.gather"].arguments == ("keep", "#1")
 
 
 def test_an_object_of_a_class_is_a_member():
