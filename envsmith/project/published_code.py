@@ -22,6 +22,7 @@ from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, Severity
 from envsmith.project.code.judge_overrides import judge_overrides
+from envsmith.project.code.judge_refused import judge_refused
 from envsmith.project.code.judge_uses import by_distribution, component_name, is_guarded, judge_uses
 from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
@@ -185,7 +186,7 @@ def _when_called(
     uses = tuple(once.values())
     with names_of(uses) as (published_names, doubtful):
         findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, published_names).findings
-        overrides = [*judge_overrides(code, releases, published_names, {})]
+        overrides = [*judge_refused(code, releases, names), *judge_overrides(code, releases, published_names, {})]
         untagged = [*judge_tags(descents, releases, published_names)]
     return [*findings, *untagged, *overrides][:_SHOWN]
 

@@ -1,4 +1,4 @@
-"""Names that releases of a package refuse when they are asked for, though its sources seem to bind them."""
+"""What releases of a package refuse though its sources say nothing of it: names, methods of a user's class, calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from envsmith.base.schema import Text, strict
-from envsmith.knowledge.graph.fields import Sources, SpecText, kept_table
+from envsmith.knowledge.graph.fields import Sources, SpecText, Version, kept_table
 
 
 @strict
@@ -23,8 +23,31 @@ class RefusedNames:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedUse:
+    """What releases refuse of who uses them from one on. ``effect`` is what they do then: "refuses (TypeError)".
+
+    ``methods`` are those that a class of the user has in the place of ``Class.method`` of one of the ``packages``, where
+    they want the argument ``taking`` if one is named. ``calls`` are dotted names that are called ``without`` any of these
+    arguments, or ``giving`` one of those.
+    """
+
+    since: Version
+    effect: Text
+    fix: Text
+    evidence: Sources
+    packages: tuple[Text, ...] = ()
+    methods: tuple[Text, ...] = ()
+    taking: Text = ""
+    calls: tuple[Text, ...] = ()
+    without: tuple[Text, ...] = ()
+    giving: tuple[Text, ...] = ()
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _RefusedFile:
     names: tuple[RefusedNames, ...]
+    uses: tuple[RefusedUse, ...] = ()
     evidence: Mapping[Text, Any] = field(default_factory=dict)
 
 
@@ -32,6 +55,12 @@ class _RefusedFile:
 def refused_names() -> Mapping[str, RefusedNames]:
     """Return which releases refuse each name, and how that was seen. ``DataError`` lists every problem of the file."""
     return {name: row for row in REFUSED_NAMES.load().names for name in row.names}
+
+
+@lru_cache(maxsize=1)
+def refused_uses() -> tuple[RefusedUse, ...]:
+    """Return what releases refuse of who uses them. ``DataError`` as of :func:`refused_names`."""
+    return REFUSED_NAMES.load().uses
 
 
 REFUSED_NAMES = kept_table("refused-names", "refused.yaml", _RefusedFile)

@@ -296,6 +296,8 @@ class _Reader:
         """Read a function. Decorators, defaults and annotations run now, the body later."""
         for decorator in node.decorator_list:
             self.expression(decorator, guard)
+            if isinstance(decorator, ast.Name) and (origin := self.lookup(decorator.id)):
+                self.add_use(origin, decorator.lineno, guard)
             if self.function is None:
                 self.call(decorator, guard)
         arguments = node.args
