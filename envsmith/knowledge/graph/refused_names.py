@@ -28,7 +28,8 @@ class RefusedUse:
 
     ``methods`` are those that a class of the user has in the place of ``Class.method`` of one of the ``packages``, where
     they want the argument ``taking`` if one is named. ``calls`` are dotted names that are called ``without`` any of these
-    arguments, or ``giving`` one of those.
+    arguments, or ``giving`` one of those. With ``beyond`` only those count of whose result something is taken that this
+    class lacks, and every plain value of Python, and nothing where one of the names ``lifted_by`` is taken.
     """
 
     since: Version
@@ -41,6 +42,8 @@ class RefusedUse:
     calls: tuple[Text, ...] = ()
     without: tuple[Text, ...] = ()
     giving: tuple[Text, ...] = ()
+    beyond: Text = ""
+    lifted_by: tuple[Text, ...] = ()
 
 
 @strict
@@ -61,6 +64,12 @@ def refused_names() -> Mapping[str, RefusedNames]:
 def refused_uses() -> tuple[RefusedUse, ...]:
     """Return what releases refuse of who uses them. ``DataError`` as of :func:`refused_names`."""
     return REFUSED_NAMES.load().uses
+
+
+@lru_cache(maxsize=1)
+def followed_calls() -> frozenset[str]:
+    """Return the calls of which it counts what is done with their results."""
+    return frozenset(path for row in refused_uses() if row.beyond for path in row.calls)
 
 
 REFUSED_NAMES = kept_table("refused-names", "refused.yaml", _RefusedFile)

@@ -195,3 +195,11 @@ def test_what_follows_a_condition_that_raises_at_import_runs_in_every_import():
 
     assert not guards["pyarrow.PyExtensionType"].branch
     assert guards["pyarrow.schema"].branch
+
+
+def test_an_object_that_is_called_is_asked_for_what_calls_it_and_not_for_its_class():
+    source = "from transformers import PreTrainedTokenizer as T\ndef f(tokenizer: T):\n    tokenizer('a', padding=True)"
+
+    (use,) = [use for use in uses(source) if use.arguments]
+
+    assert (use.chain[-1], use.arguments) == ("__call__", ("padding", "#1"))

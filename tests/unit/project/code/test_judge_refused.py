@@ -66,3 +66,21 @@ def test_pydantic_1_inside_of_pydantic_2_takes_what_it_took():
     text = "from pydantic.v1 import BaseModel, root_validator\nclass M(BaseModel):\n    @root_validator\n    def f(cls, v): ..."
 
     assert messages(text, pydantic="2.11.7") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("torch.load(f).eval()", 1),
+        ("def f():\n    c = torch.load(p, map_location='cpu')\n    return c['args'].lr", 1),
+        ("m = torch.load(f)\nm(1)", 1),
+        ("torch.load(f, weights_only=False).eval()", 0),
+        ("torch.load(f, **options).eval()", 0),
+        ("d = torch.load(f)\nd['w'].float().size()\nd.items()", 0),
+        ("torch.serialization.add_safe_globals([A])\ntorch.load(f).eval()", 0),
+        ("try:\n    torch.load(f).eval()\nexcept Exception:\n    pass", 0),
+    ],
+)
+def test_a_file_that_holds_more_than_tensors_is_told_where_torch_reads_no_more(text, count):
+    assert len(messages(f"import torch\n{text}", torch="2.6.0")) == count
+    assert messages(f"import torch\n{text}", torch="2.5.1") == []
