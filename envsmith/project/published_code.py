@@ -22,6 +22,7 @@ from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, Severity
 from envsmith.project.code.judge_overrides import judge_overrides
+from envsmith.project.code.judge_refused import judge_refused
 from envsmith.project.code.judge_uses import by_distribution, component_name, is_guarded, judge_uses
 from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
@@ -178,11 +179,11 @@ def _when_called(
         ancestors=remembered,
     )
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
-    once = {(place.use.chain, place.use.keywords): place for place in unguarded}
+    once = {(place.use.chain, place.use.arguments): place for place in unguarded}
     uses = tuple(reversed(once.values()))
     with names_of(uses) as (published_names, doubtful):
         findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, published_names).findings
-        overrides = [*judge_overrides(code, releases, published_names, {})]
+        overrides = [*judge_refused(code, releases, names), *judge_overrides(code, releases, published_names, {})]
         untagged = [*judge_tags(descents, releases, published_names)]
     return [*findings, *untagged, *overrides][:_SHOWN]
 

@@ -138,7 +138,7 @@ class _Reader:
             lines.add(f"{name} *")
         mark = "-" if listed is not None else ""
         lines |= {f"* {mark if body.startswith('>') else ''}{body}" for body in self.wide}
-        if b"__members__" in source and answers_for_members(self.tree):
+        if b"attach_stub(" in source or (b"__members__" in source and answers_for_members(self.tree)):
             lines.add("* ?")
         if b"define_import_structure" in source and lists_folder(self.tree):
             lines.add("* /")

@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from envsmith.knowledge.graph.refused_names import followed_calls
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.own_classes import Ancestors
+from envsmith.knowledge.names.results import taken_of
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -59,7 +61,8 @@ class Use:
     ``function`` is the outermost function around it (``Class.method`` in a class), ``None`` at module level and
     :data:`MAIN` under ``if __name__ == "__main__"``. ``imported``: by an import statement, which makes modules of its
     parents. ``member``: the chain goes through an object of a class, so that what the object is given at run time may
-    have it. ``keywords`` are the named arguments of a call.
+    have it. ``arguments`` are those that a call names, and ``#2`` where it gives as many by position.
+    ``taken`` are the attributes that are taken of what a followed call returns, see ``results.taken_of``.
     """
 
     chain: Chain
@@ -67,7 +70,8 @@ class Use:
     function: str | None
     imported: bool = False
     member: bool = False
-    keywords: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    taken: frozenset[str] = frozenset()
     guard: Guard = field(default_factory=Guard)
 
 
@@ -184,6 +188,7 @@ class _Reader:
         self.function: str | None = None
         self.bases: list[Origin | None] = []
         self.fields: list[Mapping[str, Origin]] = []
+        self.top: list[ast.stmt] = []
         self.bodies: list[list[ast.stmt]] = []
         self.scopes: list[Scope] = []
         self.given: set[Chain] = set()  # what the module itself puts into others: dill.dill = dill._dill
@@ -191,6 +196,7 @@ class _Reader:
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def module_body(self, tree: ast.Module, *, rebinds: bool) -> None:
+        self.top = tree.body
         self.lazy_annotations = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
         nodes = within(tree.body) if rebinds else ()
         rebound = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
@@ -296,6 +302,8 @@ class _Reader:
         """Read a function. Decorators, defaults and annotations run now, the body later."""
         for decorator in node.decorator_list:
             self.expression(decorator, guard)
+            if isinstance(decorator, ast.Name) and (origin := self.lookup(decorator.id)):
+                self.add_use(origin, decorator.lineno, guard)
             if self.function is None:
                 self.call(decorator, guard)
         arguments = node.args
@@ -455,7 +463,14 @@ class _Reader:
             self.given.add((*module.chain, node.attr))
         self.expression(_base(node), guard)
 
-    def add_use(self, origin: Origin, line: int, guard: Guard, keywords: tuple[str, ...] = ()) -> None:
+    def add_use(
+        self,
+        origin: Origin,
+        line: int,
+        guard: Guard,
+        arguments: tuple[str, ...] = (),
+        taken: frozenset[str] = frozenset(),
+    ) -> None:
         is_given = any(origin.chain[:depth] in self.given for depth in range(2, len(origin.chain) + 1))
         if not self.is_own(origin.chain) and _is_foreign(origin.chain) and not is_given:
             self.result.uses.append(
@@ -464,7 +479,8 @@ class _Reader:
                     line=line,
                     function=self.function,
                     member=origin.member,
-                    keywords=keywords,
+                    arguments=arguments,
+                    taken=taken,
                     guard=guard,
                 )
             )
@@ -472,7 +488,10 @@ class _Reader:
     def called(self, node: ast.Call, guard: Guard) -> None:
         origin = self.origin(node.func)
         if origin is not None:
-            self.add_use(origin, node.lineno, guard, tuple(sorted(self.keywords(node))))
+            if self.is_one_text and origin.member and origin.chain[-1].lstrip("_")[:1].isupper():  # an object is called
+                origin = replace(origin, chain=(*origin.chain, "__call__"))
+            arguments = (*sorted(self.keywords(node)), *self.positions(node, origin))
+            self.add_use(origin, node.lineno, guard, arguments, self.taken_of(node, origin))
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
@@ -488,6 +507,20 @@ class _Reader:
                 yield from given_keys(self.bodies[-1], keyword.value.id, node.lineno)
             elif self.is_one_text:
                 yield from literal_keys(keyword.value)
+
+    def positions(self, node: ast.Call, origin: Origin) -> Iterator[str]:
+        """Yield how many arguments a call surely gives by position, without the object that a class may be given first."""
+        starred = (at for at, argument in enumerate(node.args) if isinstance(argument, ast.Starred))
+        of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
+        count = next(starred, len(node.args)) - bool(of_class)
+        if count > 0 and self.is_one_text:
+            yield f"#{count}"
+
+    def taken_of(self, node: ast.Call, origin: Origin) -> frozenset[str]:
+        """Return what is taken of the result of a followed call that says all of its arguments."""
+        is_whole = self.is_one_text and all(keyword.arg for keyword in node.keywords)
+        is_followed = is_whole and ".".join(origin.chain) in followed_calls()
+        return taken_of(node, self.bodies[-1] if self.bodies else self.top) if is_followed else frozenset()
 
     def at_run_time(self, node: ast.Call, guard: Guard) -> None:
         """Read ``getattr`` and ``import_module``: a use where the name is written, else a line that is not seen."""

@@ -14,6 +14,7 @@ from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.project.code.judge_overrides import judge_overrides
+from envsmith.project.code.judge_refused import judge_refused
 from envsmith.project.code.judge_uses import by_distribution, judge_uses
 from envsmith.project.code.needs import exact_versions, infer, newest_admitted
 from envsmith.project.code.reading import read_code
@@ -38,7 +39,7 @@ def judge_code(
     newest = {name: one for name, one in newest.items() if name not in inferred}
     code = judge_uses(uses, {**inferred, **versions}, index, newest)
     releases = {**{name: one.version for name, one in newest.items()}, **by_distribution({**inferred, **versions})}
-    overrides = judge_overrides(uses, releases, index, newest)
+    overrides = [*judge_overrides(uses, releases, index, newest), *judge_refused(uses, releases, index)]
     assumed = {name: one.version for name, one in newest.items()} | {
         name: version for name, version in inferred.items() if name in index.distributions() and name not in versions
     }

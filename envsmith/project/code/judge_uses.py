@@ -11,6 +11,7 @@ from typing import Protocol
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from envsmith.base.text import counted
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.refused_names import refused_names
 from envsmith.knowledge.names.guards import Guard
@@ -51,9 +52,11 @@ class NameNeed:
 
     @property
     def name(self) -> str:
-        """Return ``accelerate.Accelerator(dispatch_batches=)``."""
-        presence = self.presence
-        return f"{presence.path}({presence.argument}=)" if presence.argument else presence.path
+        """Return ``accelerate.Accelerator(dispatch_batches=)``, or how many arguments are given by position."""
+        path, argument = self.presence.path, self.presence.argument or ""
+        if argument.startswith("#"):
+            return f"{path}() with {counted(int(argument[1:]), 'argument')} by position"
+        return f"{path}({argument}=)" if argument else path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +115,8 @@ class Questions:
             if presence is None or not (presence.present or presence.unknown):
                 return
             yield presence
-        for keyword in use.keywords:
-            presence = self.ask(".".join(use.chain), keyword)
+        for argument in use.arguments:
+            presence = self.ask(".".join(use.chain), argument)
             if presence is not None and presence.present:
                 yield presence
 

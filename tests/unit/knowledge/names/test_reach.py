@@ -107,7 +107,7 @@ def test_the_arguments_that_a_method_gives_are_taken_when_it_is_called():
 
     places = uses_of({"ds__init": "from . import far", "ds__far": source}).in_functions("ds")
 
-    assert [(".".join(p.use.chain), p.use.keywords) for p in places] == [("torch.dist.Group", ("size",))]
+    assert [(".".join(p.use.chain), p.use.arguments) for p in places] == [("torch.dist.Group", ("size",))]
 
 
 def test_a_module_that_the_import_does_not_run_takes_nothing_later():

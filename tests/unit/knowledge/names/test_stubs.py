@@ -58,6 +58,15 @@ def test_a_stub_has_the_names_of_a_source_that_makes_them():
     assert additions(stub, lines_of("globals().update(table)")) == stub
 
 
+def test_a_source_that_attaches_its_stub_has_what_the_stub_passes_on():
+    source = lines_of(
+        "import lazy_loader as lazy\n__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)"
+    )
+    stub = lines_of("from .core import load as load", stub=True)
+
+    assert additions(stub, source) == stub
+
+
 def test_a_stub_says_what_a_class_of_a_compiled_module_has():
     stub = lines_of("class A:\n  def f(self, x): ...\nclass B: ...", stub=True)
     source = lines_of("from ._compiled import A\nfrom .plain import B")

@@ -73,13 +73,13 @@ def test_modules_of_the_project_and_of_python_are_not_uses():
 
 def test_arguments_by_name_are_noted():
     source = "from transformers import TrainingArguments as T\nT(output_dir='x', **{}, evaluation_strategy='no')"
-    assert [u.keywords for u in uses(source) if u.keywords] == [("evaluation_strategy", "output_dir")]
+    assert [u.arguments for u in uses(source) if u.arguments] == [("evaluation_strategy", "output_dir")]
 
 
 def keywords(body: str) -> tuple[str, ...]:
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
     return next(
-        use.keywords for use in uses(f"from accelerate import Accelerator\ndef f(x, k):\n{lines}") if not use.imported
+        use.arguments for use in uses(f"from accelerate import Accelerator\ndef f(x, k):\n{lines}") if not use.imported
     )
 
 
@@ -122,7 +122,7 @@ def test_what_a_class_stores_in_its_object_is_followed_where_it_is_one_thing():
     members = {".".join(use.chain): use for use in uses(_FIELD) if use.member}
 
     assert set(members) == {"accelerate.Accelerator.gather", "accelerate.Accelerator.free"}
-    assert members["accelerate.Accelerator.gather"].keywords == ("keep",)
+    assert members["accelerate.Accelerator.gather"].arguments == ("keep", "#1")
 
 
 def test_an_object_of_a_class_is_a_member():
@@ -195,3 +195,11 @@ def test_what_follows_a_condition_that_raises_at_import_runs_in_every_import():
 
     assert not guards["pyarrow.PyExtensionType"].branch
     assert guards["pyarrow.schema"].branch
+
+
+def test_an_object_that_is_called_is_asked_for_what_calls_it_and_not_for_its_class():
+    source = "from transformers import PreTrainedTokenizer as T\ndef f(tokenizer: T):\n    tokenizer('a', padding=True)"
+
+    (use,) = [use for use in uses(source) if use.arguments]
+
+    assert (use.chain[-1], use.arguments) == ("__call__", ("padding", "#1"))

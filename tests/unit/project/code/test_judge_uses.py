@@ -8,7 +8,7 @@ from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.rule import Severity
 from envsmith.project.code.judge_uses import Assumed, has, judge_uses
 
-from .conftest import HandIndex, uses_of
+from .conftest import RELEASES, HandIndex, uses_of
 
 
 def judge(index, text: str, **versions: str):
@@ -64,6 +64,21 @@ def test_an_argument_that_is_gone_is_named(index):
     (finding,) = judge(index, "import accelerate\na = accelerate.Accelerator(dispatch_batches=1)").findings
     assert finding.rule == "code-argument"
     assert "accelerate.Accelerator(dispatch_batches=)" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("call", "is_told"),
+    [("mel(1, 2)", True), ("mel(*pair, 3)", False), ("mel(1, n=2)", False), ("Mel.of(mel, 1)", False)],
+)
+def test_arguments_that_a_release_takes_by_name_only_are_counted_where_they_are_given_by_position(call, is_told):
+    having = {f"transformers.{path}": RELEASES["transformers"] for path in ("mel", "Mel", "Mel.of")}
+    index = HandIndex({**having, "transformers.mel(#2=)": ("4.40.0",), "transformers.Mel.of(#2=)": ("4.40.0",)})
+
+    findings = judge(index, f"from transformers import Mel, mel\n{call}").findings
+
+    assert ["mel() with 2 arguments by position, which transformers 4.42.0" in f.message for f in findings] == [
+        True
+    ] * is_told
 
 
 def test_a_member_of_an_object_is_judged(index):
