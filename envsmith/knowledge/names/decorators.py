@@ -1,7 +1,7 @@
 """What stands above a function: decorators that are known by name, and others as text, to be followed to their own.
 
-A text says of a function in which decorators it stands, ``~plain;module.called[old,new]``, and what it does itself as
-one, ``&old;[new,?]``: the arguments of another function that it touches, in brackets where it is called first.
+A text says of a function below which decorators it stands, ``~plain~module.called[old,new]``, and what it does itself
+as one, ``&old&[new,?]``: which arguments of another function it touches, in brackets where it is called first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import chain
 from envsmith.knowledge.names.dotted import dotted
 from envsmith.knowledge.names.scopes import children
 
-# The names that the arguments of a decorator say, and an argument that is not constant.
+# What the arguments of a decorator state, and an argument that is not constant.
 STATED = "?"
 # Decorators that leave the arguments as they are.
 _HARMLESS = (
@@ -74,19 +74,16 @@ def is_harmless(decorator: ast.expr) -> bool:
 
 
 def under(decorators: Sequence[ast.expr]) -> str:
-    """Return ``~plain;module.called[old,new]``, with the names that the arguments of each say.
-
-    ``~`` alone where one has no name.
-    """
+    """Return ``~plain~module.called[old,new]``, with what the arguments of each state. ``~`` where one has no name."""
     texts = [_text(decorator) for decorator in decorators]
-    return f"~{';'.join(texts)}" if all(texts) else "~"
+    return "".join(f"~{text}" for text in texts) if all(texts) else "~"
 
 
 def is_handed_on(argument: str, decorator: str, effects: str) -> bool:
     """Return whether one decorator of :func:`under` surely hands on an argument, by what its own text says, ``&old``."""
     _, bracket, words = decorator.partition("[")
     stated = set(words.rstrip("]").split(","))
-    for effect in effects.removeprefix("&").split(";") if effects.startswith("&") else ():
+    for effect in effects.split("&")[1:]:
         if effect.startswith("[") is bool(bracket):
             touched = set(effect.strip("[]").split(","))
             return argument not in touched and not (STATED in touched and stated & {STATED, argument})
@@ -99,7 +96,7 @@ def without_decorators(line: str) -> str:
 
 
 def stated_words(values: Iterable[ast.AST]) -> dict[str, None]:
-    """Return the names that values say, as constants or as keywords, and :data:`STATED` for what is not constant."""
+    """Return the names in constants and keywords of values, and :data:`STATED` for what is not constant."""
     return dict.fromkeys(chain.from_iterable(map(_words, values)))
 
 

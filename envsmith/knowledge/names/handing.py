@@ -28,16 +28,15 @@ _READERS = frozenset(
 
 
 def handing(node: Function) -> str:
-    """Return ``&old;[new,?]``: what a function touches as a decorator, ``@it``, and in brackets as ``@it(...)``.
+    """Return ``&old&[new,?]``: what a function touches as a decorator, ``@it``, and in brackets as ``@it(...)``.
 
     Empty where it is no decorator that hands on what a call names.
     """
     if node.decorator_list or not (any(isinstance(n, FUNCTIONS) for n in _own(node)) or _returns_first(node)):
         return ""
     decorator = _Decorator(node)
-    used = ((decorator.plain(), "{}"), (decorator.called(), "[{}]"))
-    effects = [form.format(",".join(sorted(touched))) for touched, form in used if touched is not None]
-    return f"&{';'.join(effects)}" if effects else ""
+    effects = ((decorator.plain(), "&{}"), (decorator.called(), "&[{}]"))
+    return "".join(form.format(",".join(sorted(touched))) for touched, form in effects if touched is not None)
 
 
 def _returns_first(node: Function) -> bool:

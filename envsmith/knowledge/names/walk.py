@@ -482,7 +482,7 @@ class Walk:
             return Availability(present=place.bits)  # a wrapper that is not seen passes it on
         if "**" in words or mark == "~" or (mark.startswith("~") and not argument.isidentifier()):
             return Availability(unknown=place.bits)
-        decorators = mark[1:].split(";") if mark.startswith("~") else ()
+        decorators = mark.split("~")[1:]
         return Availability(unknown=_union(place.bits & ~self._handing_on(place, d, argument) for d in decorators))
 
     def _handing_on(self, place: NamePlace, decorator: str, argument: str) -> int:

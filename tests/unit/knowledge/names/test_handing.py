@@ -171,5 +171,5 @@ def test_the_lines_of_a_module_name_decorators_and_the_tables_do_not():
 
     lines = read_module(source, "pkg", package=True)
 
-    assert lines == {"it &(fn", "f ~it;renamed[old,new,?](a,b="}
+    assert lines == {"it &(fn", "f ~it~renamed[old,new,?](a,b="}
     assert {without_decorators(line) for line in lines} == {"it (fn", "f ~(a,b="}
