@@ -11,6 +11,7 @@ from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
+from envsmith.knowledge.names.uses import Use
 from envsmith.lock.index.asked_names import AskedReleases, between
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.project_name import normal_name
@@ -33,37 +34,57 @@ def names_with_published(
 ) -> Iterator[tuple[NameIndex, Sequence[UsePlace]]]:
     """Yield the names with those of the stated releases from which something is taken, where they were not measured.
 
-    And the uses, without those of which such a release has all: nothing else of them is read in other releases.
+    And the uses, without those of which such a release has all: nothing else of them is read in other releases. Of a
+    release that was measured the tables name no decorator: it is read where one hides whether an argument is taken.
     ``releases`` are versions by distribution. ``unread`` is told what the index does not tell, and why.
     """
     with ExitStack() as opened:
         doubtful = uses
-        for number, (root, project) in enumerate(_unmeasured(names, uses, releases).items()):
+        for number, (root, project, hidden) in enumerate(_open_questions(names, uses, releases)):
+            version, unsaid = releases[project], partial(_unsaid, unread, f"{project} {releases[project]}")
             if number >= _MOST:
-                unread(f"{project} {releases[project]}: no more than {_MOST} packages are opened for one release")
+                unread(f"{project} {version}: no more than {_MOST} packages are opened for one release")
                 continue
             taken = [place for place in uses if place.use.chain[0] == root]
+            if hidden:
+                taken = [*hidden, *_lacking(names, version, taken)]
             try:
-                asked = opened.enter_context(
-                    AskedReleases(packages, project, among=releases[project], longest=_LONGEST)
-                )
-                reader = _Reader(names, root, asked, partial(_unsaid, unread, f"{project} {releases[project]}"))
-                names, lacking = reader.read(releases[project], taken)
-                doubtful = [place for place in doubtful if place.use.chain[0] != root or place in lacking]
+                asked = opened.enter_context(AskedReleases(packages, project, among=version, longest=_LONGEST))
+                names_read, lacking = _Reader(names, root, asked, unsaid).read(version, taken)
             except EnvsmithError as error:
-                _unsaid(unread, f"{project} {releases[project]}", error.reason)
+                unsaid(error.reason)
+                continue
+            if not hidden or any(place in lacking for place in hidden):
+                names = names_read
+                doubtful = [place for place in doubtful if place.use.chain[0] != root or place in lacking]
         yield names, doubtful
 
 
-def _unmeasured(names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules of stated distributions of which the stated release has no index, each with its distribution."""
+def _open_questions(
+    names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[str, str]
+) -> Iterator[tuple[str, str, list[UsePlace]]]:
+    """Yield the modules of stated distributions on which the index is asked, with the distribution.
+
+    Where the release was measured, with the uses of which a decorator hides something.
+    """
     by_module = distributions_by_module()
-    roots = {root: by_module.get(root, normal_name(root)) for root in dict.fromkeys(p.use.chain[0] for p in uses)}
-    return {
-        root: project
-        for root, project in roots.items()
-        if project in releases and not names.has_release(project, releases[project])
-    }
+    for root in dict.fromkeys(place.use.chain[0] for place in uses):
+        project = by_module.get(root, normal_name(root))
+        if project in releases:
+            is_measured, version = names.has_release(project, releases[project]), releases[project]
+            taken = (place for place in uses if place.use.chain[0] == root and is_measured)
+            hidden = [place for place in taken if _is_hidden(names, version, place.use)]
+            if hidden or not is_measured:
+                yield root, project, hidden
+
+
+def _is_hidden(names: NameIndex, version: str, use: Use) -> bool:
+    return any(names.is_hidden(".".join(use.chain), keyword, version) for keyword in use.keywords)
+
+
+def _lacking(names: NameIndex, version: str, uses: Sequence[UsePlace]) -> list[UsePlace]:
+    questions = Questions(names)
+    return [place for place in uses if any(version in p.absent for p in _presences(questions, [place]))]
 
 
 def _unsaid(unread: Callable[[str], None], release: str, reason: str) -> None:
@@ -98,10 +119,9 @@ class _Reader:
         at = versions.index(version)
         places, wider = {at}, _wider(at, len(versions) - 1)
         settled = index = self._opened(places)
-        questions = Questions(index)
         if not index.has_release(self.asked.project, version):
             raise NetworkError(f"Cannot read {self.asked.project} {version}: its file cannot be opened.")
-        uses = [place for place in uses if any(version in p.absent for p in _presences(questions, [place]))]
+        uses = _lacking(index, version, uses)
         try:
             while True:
                 absent = [p for p in _presences(Questions(index), uses) if version in p.absent]

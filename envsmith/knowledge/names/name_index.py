@@ -155,6 +155,16 @@ class NameIndex:
             for file in before
         )
 
+    def is_hidden(self, path: str, argument: str, version: str) -> bool:
+        """Return whether a decorator, of which nothing is known, keeps from telling whether a release takes an argument."""
+        presence, name = self.ask(path, argument), self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        if walk is None or presence is None or version not in presence.unknown:
+            return False
+        places = (*walk.follow(path).places, *walk.follow(f"{path}.__init__").places)
+        bodies = [place.body for place in places if version in walk.versions(place.bits)]
+        return any(body.startswith("~(") and not body.endswith("**") for body in bodies)
+
     def optional(self, path: str, argument: str) -> frozenset[str]:
         """Return the releases in which an argument may be left out. The file writes a default as ``name=``."""
         presence = self.ask(path, f"{argument}=")

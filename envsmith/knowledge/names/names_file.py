@@ -373,9 +373,9 @@ def callables_in(texts: Iterable[tuple[str, str]], name: str, argument: str) -> 
     is_constructor = name == "__init__"
     owner_form = r"(?:\w+\.)*" + (r"\w+" if is_constructor else re.escape(name))
     argument_form = rf"[^\n]*(?<!\w){re.escape(argument)}(?!\w)" if argument else ""
-    forms = [rf"(?P<made>{owner_form})\.__(?:init|new)__ [?+-]{{0,4}}~?\({argument_form}"]
+    forms = [rf"(?P<made>{owner_form})\.__(?:init|new)__ [?+-]{{0,4}}(?:[~&][^\n(]*)?\({argument_form}"]
     forms += [rf"(?P<held>{owner_form})\.{re.escape(argument)} !"] if argument else []
-    forms += [] if is_constructor else [rf"(?P<plain>{owner_form}) [?+-]{{0,4}}~?\({argument_form}"]
+    forms += [] if is_constructor else [rf"(?P<plain>{owner_form}) [?+-]{{0,4}}(?:[~&][^\n(]*)?\({argument_form}"]
     form = re.compile(rf"^(?:{'|'.join(forms)})", re.MULTILINE)
     needle = argument if is_constructor else name
     paths = {

@@ -6,51 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from envsmith.knowledge.names.blocks import remember
+from envsmith.knowledge.names.decorators import is_harmless, name_of, under
 from envsmith.knowledge.names.dotted import constant, dotted
+from envsmith.knowledge.names.handing import Function, handing
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
-# Decorators that leave the arguments as they are.
-_HARMLESS = (
-    "contextmanager",
-    "overload",
-    "staticmethod",
-    "classmethod",
-    "abstractmethod",
-    "property",
-    "cache",
-    "no_grad",
-    "inference_mode",
-    "deprecated",
-    "compatibility",
-    "final",
-    "override",
-    "export",
-    "unused",
-    "ignore",
-    "script",
-    "script_if_tracing",
-    "require_torch",
-    "nvtx",
-    "instrument_w_nvtx",
-    "_exception_logger",
-    "_time_logger",
-    "_copy_to_script_wrapper",
-    "substitute_in_graph",
-    "disable",
-    "experimental",
-    "add_start_docstrings",
-    "add_start_docstrings_to_model_forward",
-    "add_end_docstrings",
-    "replace_return_docstrings",
-    "add_code_sample_docstrings",
-    "auto_docstring",
-    "torch_function_dispatch",
-    "set_module",
-    "array_function_dispatch",
-    "validate_hf_hub_args",
-    "jit",
-    "custom_op",
-)
 # Decorators that take an argument by its old name too, which their own first argument says (transformers and trl:
 # ``@deprecate_kwarg("tokenizer", version="5.0.0", new_name="processing_class")``).
 _OLD_NAME = "deprecate_kwarg"
@@ -58,29 +17,25 @@ _PROPERTIES = ("property", "getter", "classproperty", "lazyproperty")
 _REGISTERS = {"register_buffer", "register_parameter", "add_module", "register_module"}
 
 
-def function_text(node: _Function, *, method: bool) -> str:
+def function_text(node: Function, *, method: bool) -> str:
     """Return ``(a,b=,*,c,**``. A method loses its first argument, and a property is a value."""
     return remember(node, "text", lambda: _function_text(node, method=method))
 
 
-def _function_text(node: _Function, *, method: bool) -> str:
-    names = [_name_of(d) for d in node.decorator_list]
+def _function_text(node: Function, *, method: bool) -> str:
+    names = [name_of(d) for d in node.decorator_list]
     if any(n.endswith(_PROPERTIES) for n in names):
         return "="
     bound = method and "staticmethod" not in names
     old = [name for d in node.decorator_list if (name := _old_name(d))]
-    plain = [n for n in names if n.rpartition(".")[2] != _OLD_NAME]
-    changed = len(plain) + len(old) < len(names) or not all(_is_harmless(n) for n in plain)
-    return ("~(" if changed else "(") + ",".join(_with_old_names([*_arguments(node.args, bound=bound)], old))
-
-
-def _is_harmless(name: str) -> bool:
-    return name.rpartition(".")[2] in _HARMLESS or name.endswith("cache")
+    unknown = [d for d in node.decorator_list if not (is_harmless(d) or _old_name(d))]
+    mark = under(unknown) if unknown else handing(node)
+    return f"{mark}({','.join(_with_old_names([*_arguments(node.args, bound=bound)], old))}"
 
 
 def _old_name(decorator: ast.expr) -> str | None:
     """Return the old name of an argument that a decorator still takes."""
-    if not isinstance(decorator, ast.Call) or _name_of(decorator).rpartition(".")[2] != _OLD_NAME:
+    if not isinstance(decorator, ast.Call) or name_of(decorator).rpartition(".")[2] != _OLD_NAME:
         return None
     words = [*decorator.args[:1], *(k.value for k in decorator.keywords if k.arg == "old_name")]
     return constant(words[0]) if words else None
@@ -116,16 +71,11 @@ def _arguments(arguments: ast.arguments, *, bound: bool) -> Iterator[str]:
         yield "**"
 
 
-def _name_of(decorator: ast.expr) -> str:
-    target = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return dotted(target)
-
-
 def class_text(node: ast.ClassDef) -> str:
     """Return ``:Base,module.Other``, with ``@`` in front where a decorator writes ``__init__`` from the fields."""
     bases = [dotted(b.value if isinstance(b, ast.Subscript) else b) for b in node.bases]
     keywords = {k.arg for k in node.keywords}
-    names = [_name_of(d).rpartition(".")[2] for d in node.decorator_list]
+    names = [name_of(d).rpartition(".")[2] for d in node.decorator_list]
     fields = any(n.endswith("dataclass") or n in {"define", "frozen", "attrs", "attrib", "s"} for n in names)
     is_filled = any(map(_brings_members, node.decorator_list))
     dynamic = ["?"] if is_filled or ("metaclass" in keywords and not _abstract(node)) else []

@@ -4,7 +4,8 @@ A line is ``NAME BODY``. ``BODY`` begins with marks and then a kind:
 
 ``?``  bound only where something optional is installed     ``-`` ``+``  a star import skips it, or brings it in spite of ``_``
 ``=x`` value (``x`` where it is another name)               ``(a,b=,*,**`` function (``|`` keywords follow, ``/`` positions end)
-``~(`` function whose decorator may change the arguments    ``:A,B`` class with its bases (``@:`` writes ``__init__`` from fields)
+``~d(`` function below ``@d``, which may change arguments    ``:A,B`` class with its bases (``@:`` writes ``__init__`` from fields)
+``&x(`` function that touches no argument but ``x`` where it is a decorator (``decorators.py``). Tables have neither ``d`` nor ``&x``
 ``>m:n`` ``n`` of module ``m``, ``>m`` the module           ``~`` a text of a module that makes names when they are asked for
 ``*``  listed in ``__all__`` and bound by a star import     ``^x`` a message of the module says: use ``x``
 

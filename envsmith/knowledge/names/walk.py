@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from keyword import iskeyword
 from typing import Protocol
 
+from envsmith.knowledge.names.decorators import is_handed_on
 from envsmith.knowledge.names.dotted import is_below
 from envsmith.knowledge.names.names_file import Head, ModuleLines
 from envsmith.knowledge.names.stars import is_brought
@@ -293,7 +294,7 @@ class Walk:
         """Return what one line binds a name to."""
         text = body.lstrip("?+-")
         place = NamePlace(bits=bits, kind="value", module=module, name=name, body=text)
-        if text.startswith(("(", "~(")):
+        if _is_function(text):
             return Reached(places=(replace(place, kind="function"),))
         if text.startswith((":", "@:")):
             return Reached(places=(replace(place, kind="class"),))
@@ -367,7 +368,7 @@ class Walk:
     @staticmethod
     def _member_place(place: NamePlace, name: str, body: str, bits: int) -> Iterator[NamePlace]:
         text = body.lstrip("?")
-        kind = "function" if text.startswith(("(", "~(")) else "class" if text.startswith((":", "@:")) else "value"
+        kind = "function" if _is_function(text) else "class" if text.startswith((":", "@:")) else "value"
         yield NamePlace(bits=bits, kind=kind, module=place.module, name=f"{place.name}.{name}", body=text)
 
     def _bases(self, place: NamePlace, bits: int, depth: int) -> Iterator[NamePlace]:
@@ -425,7 +426,7 @@ class Walk:
 
     def _takes(self, place: NamePlace, argument: str, depth: int) -> Availability:
         if place.kind == "function":
-            return _listed(place, argument)
+            return self._listed(place, argument)
         if place.kind == "external":
             answer = self._beyond(place, None, argument) if place.module != "builtins" else None
             return Availability(present=place.bits if answer else 0, unknown=place.bits if answer is None else 0)
@@ -444,7 +445,8 @@ class Walk:
             signatures = facts.of(f"{place.name}.{method}")
             for body, having in signatures:
                 if bits := remaining & having:
-                    answer |= _listed(replace(place, bits=bits, body=body.lstrip("?")), argument)
+                    function = replace(place, name=f"{place.name}.{method}", bits=bits, body=body.lstrip("?"))
+                    answer |= self._listed(function, argument)
             remaining &= ~_union(having for _, having in signatures)
         members = [(body.lstrip("?"), having) for body, having in facts.of(f"{place.name}.{argument}")]
         fields = _union(having for body, having in members if body.startswith("!"))
@@ -467,6 +469,31 @@ class Walk:
             if base.path not in _FIELD_BASES and base.bits & remaining:
                 answer |= self._takes(replace(base, bits=base.bits & remaining), argument, depth + 1)
         return answer
+
+    def _listed(self, place: NamePlace, argument: str) -> Availability:
+        """Return whether a function of that text takes an argument by name, through the decorators above it."""
+        mark, bracket, text = place.body.partition("(")
+        if not bracket:
+            return Availability(unknown=place.bits)
+        words = text.split(",")
+        if argument.startswith("#"):
+            return _by_position(place, words, int(argument[1:]))
+        by_name = words[words.index("/") + 1 :] if "/" in words else words
+        if argument in by_name or f"{argument}=" in by_name:
+            return Availability(present=place.bits)  # a wrapper that is not seen passes it on
+        if "**" in words or mark == "~" or (mark.startswith("~") and not argument.isidentifier()):
+            return Availability(unknown=place.bits)
+        decorators = mark.split("~")[1:]
+        return Availability(unknown=_union(place.bits & ~self._handing_on(place, d, argument) for d in decorators))
+
+    def _handing_on(self, place: NamePlace, decorator: str, argument: str) -> int:
+        """Return the releases in which a decorator surely hands on an argument to the function of a place."""
+        first, *steps = decorator.partition("[")[0].split(".")
+        scope = place.name.rpartition(".")[0]
+        reached = self._steps(self._in_scope(place, scope, first, place.bits, 1), steps, 1)
+        effects = {each: each.body.partition("(")[0] for each in reached.places}
+        unread = _union(each.bits for each, text in effects.items() if not is_handed_on(argument, decorator, text))
+        return reached.bits & ~(reached.unknown | unread)
 
     # -- what replaced it ---------------------------------------------------------------------------------------------
 
@@ -503,25 +530,15 @@ def positional(words: Sequence[str]) -> list[str]:
     return [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
 
 
-def _listed(place: NamePlace, argument: str) -> Availability:
-    """Return whether a function of that text takes an argument by name."""
-    text = place.body
-    if "(" not in text[:2]:
-        return Availability(unknown=place.bits)
-    words = text.partition("(")[2].split(",")
-    if argument.startswith("#"):
-        return _by_position(place, words, int(argument[1:]))
-    by_name = words[words.index("/") + 1 :] if "/" in words else words
-    if argument in by_name or f"{argument}=" in by_name:
-        return Availability(present=place.bits)  # a wrapper that is not seen passes it on
-    return Availability(unknown=place.bits if "**" in words or text.startswith("~") else 0)
-
-
 def _by_position(place: NamePlace, words: Sequence[str], count: int) -> Availability:
     """Return whether a function with these arguments takes as many by position."""
     if len(positional(words)) >= count or "*" in words:
         return Availability(present=place.bits)
     return Availability(unknown=place.bits if place.body.startswith("~") else 0)
+
+
+def _is_function(text: str) -> bool:
+    return text.startswith(("(", "~", "&")) and "(" in text
 
 
 def _of_builtin(place: NamePlace, name: str) -> bool | None:

@@ -19,6 +19,7 @@ from packaging.version import Version
 from envsmith.errors import NetworkError, UsageError
 from envsmith.knowledge.graph.fields import load_table
 from envsmith.knowledge.names import takes
+from envsmith.knowledge.names.decorators import without_decorators
 from envsmith.knowledge.names.dotted import is_below
 from envsmith.knowledge.names.name_index import SUMMARY
 from envsmith.knowledge.names.names_file import SUFFIX, Head, MeasuredRelease, NamesFile, Table, add_part, encode
@@ -252,7 +253,7 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
     for module, paths in sources.items():
         no_stub = with_compiled & ~_compiled_bits(binaries, module)
         for line, bits in module_lines(module, paths, store.read, no_stub=no_stub, compiled=binaries).items():
-            table[module][line] |= bits
+            table[module][without_decorators(line)] |= bits
     _add_folders(table, roots)
     _add_listed(table, {module for module, paths in sources.items() if any("/__init__." in path for path in paths)})
     _add_endings(table, roots)

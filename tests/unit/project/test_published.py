@@ -398,6 +398,23 @@ def test_a_release_that_is_older_than_those_that_were_measured_is_read_where_it_
     assert judged(packages, "first==1.2 numpy==1.14.0").findings == ()
 
 
+def test_an_argument_that_a_decorator_hides_in_the_tables_is_read_where_the_release_is_published():
+    user = "def f():\n    import pytorch_lightning as pl\n    pl.Trainer(progress_bar_refresh_rate=1)\n"
+    packages = many(first=index_of("1.2", source=user, name="first"), **{"pytorch-lightning": Index()})
+    decorator = (
+        "def it(fn):\n  def wrapper(self, *args, **kwargs): return fn(self, *args, **kwargs)\n  return wrapper\n"
+    )
+    for version, argument in (("1.6.5", "progress_bar_refresh_rate=0"), ("1.7.4", "gpus=0"), ("1.7.5", "gpus=0")):
+        source = f"{decorator}class Trainer:\n  @it\n  def __init__(self, {argument}): ..."
+        packages.by_name["pytorch-lightning"].release(version, {"pytorch_lightning/__init__.py": source})
+    packages.fetcher.files |= packages.by_name["pytorch-lightning"].fetcher.files
+
+    [finding] = judged(packages, "first==1.2 pytorch-lightning==1.7.4").findings
+
+    assert (finding.rule, finding.needs) == ("release-uses", {"lightning": "<1.7.4"})
+    assert judged(packages, "first==1.2 pytorch-lightning==1.6.5").findings == ()
+
+
 def test_an_argument_that_a_release_which_was_not_measured_dropped_is_found_in_those_before():
     user = index_of("1.2", source="def f():\n    import some_library\n    some_library.check(old=1)\n")
     check = "def check({}): ..."

@@ -174,6 +174,31 @@ def test_nothing_is_said_of_releases_that_were_not_opened():
     assert answer.spec() == "<2.0"
 
 
+_HANDING = "def it(fn):\n  def wrapper(self, *args, **kwargs): return fn(self, *args, **kwargs)\n  return wrapper"
+
+
+def test_a_decorator_is_followed_to_its_own_text_in_each_release():
+    dropping = _HANDING.replace("return fn", "kwargs = clean(kwargs); return fn")
+    used = "from pkg.util import it\nclass Thing:\n  @it\n  def __init__(self, {}): ..."
+    index = index_of(
+        {
+            version: {"pkg/__init__.py": used.format(argument), "pkg/util.py": decorator}
+            for version, argument, decorator in (
+                ("1.0", "old=1", _HANDING),
+                ("2.0", "new=1", _HANDING),
+                ("3.0", "new=1", dropping),
+                ("4.0", "new=1", "from beyond import it"),
+            )
+        }
+    )
+
+    with AskedReleases(index, "pkg") as releases:
+        answer, wanted = ask(releases, "pkg.Thing", "old"), ask(releases, "pkg.Thing", "other=")
+
+    assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, {"2.0"}, {"3.0", "4.0"})
+    assert not wanted.absent, "a wrapper may give what the function wants"
+
+
 def test_modules_and_callables_are_found_by_the_text_of_the_sources_that_were_opened():
     old = {"pkg/__init__.py": "", "pkg/old.py": "class Thing:\n  def __init__(self, level): ..."}
     new = {"pkg/__init__.py": "", "pkg/deep/new.py": "class Thing:\n  def __init__(self, depth): ..."}
