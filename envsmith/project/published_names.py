@@ -79,7 +79,7 @@ def _open_questions(
 
 
 def _is_hidden(names: NameIndex, version: str, use: Use) -> bool:
-    return any(names.is_hidden(".".join(use.chain), keyword, version) for keyword in use.keywords)
+    return any(names.is_hidden(".".join(use.chain), argument, version) for argument in use.arguments)
 
 
 def _lacking(names: NameIndex, version: str, uses: Sequence[UsePlace]) -> list[UsePlace]:
