@@ -28,7 +28,12 @@ from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
 from envsmith.project.published_names import names_with_published
 from envsmith.project.published_protos import PROTOBUF, refused_protos
-from envsmith.project.published_refusals import refusal_at_import, refusal_before_use, settled_sources
+from envsmith.project.published_refusals import (
+    refusal_at_import,
+    refusal_before_use,
+    settled_sources,
+    warning_at_import,
+)
 from envsmith.project.published_tags import Descent, judge_tags
 
 # How much of what functions take is told of one release.
@@ -51,14 +56,23 @@ class PublishedRelease:
 
     def refusing(self, refusal: VersionRefusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
         """Return that it refuses stated versions."""
+        return self._at_odds("release-refuses", refusal, versions, severity, f"{what}: it refuses")
+
+    def warning(self, warning: VersionRefusal, versions: Mapping[str, str]) -> Finding:
+        """Return that it warns of stated versions."""
+        return self._at_odds("release-warns", warning, versions, Severity.WARNING, "warns when it is imported of")
+
+    def _at_odds(
+        self, rule: str, refusal: VersionRefusal, versions: Mapping[str, str], severity: Severity, what: str
+    ) -> Finding:
         stated = {component_name(name): version for name, version in versions.items()}
         refused = {name: stated[name] for name in map(component_name, refusal.packages) if name in stated}
         words = " and ".join(f"{name} {version}" for name, version in refused.items())
         return Finding(
-            rule="release-refuses",
+            rule=rule,
             severity=severity,
             components={self.name: self.version, **refused},
-            message=f"{self.name} {self.version} {what}: it refuses {words}, as `{refusal.condition}` holds",
+            message=f"{self.name} {self.version} {what} {words}, as `{refusal.condition}` holds",
             evidence=(self.evidence,),
             fix=f"Install another release of {' or '.join(refused)}, or of {self.name}.",
             stage="import",
@@ -108,7 +122,9 @@ def lacking(
     if refusal := refusal_before_use(root, package, sources, texts):
         return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used")]
     later = _when_called(texts, versions, names, names_of, sources)
-    return [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
+    uses = [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
+    warning = warning_at_import(root, package, sources)
+    return [release.warning(warning, versions), *uses] if warning else uses
 
 
 def _refused_proto(

@@ -43,6 +43,12 @@ def refusal_at_import(root: str, package: PackageUses[str], sources: SettledSour
     return next((refusal for stop in stops if (refusal := sources.refusals.get(stop))), None)
 
 
+def warning_at_import(root: str, package: PackageUses[str], sources: SettledSources) -> VersionRefusal | None:
+    """Return what the import of a package warns of, if it does."""
+    run = {*package.paths_at_import(root)}
+    return next((warning for (path, _), warning in sources.warnings.items() if path in run), None)
+
+
 def refusal_before_use(
     root: str, package: PackageUses[str], sources: SettledSources, texts: Mapping[str, bytes]
 ) -> VersionRefusal | None:

@@ -12,12 +12,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envsmith.knowledge.names.dotted import absolute
+from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.scopes import FUNCTIONS, within
 from envsmith.knowledge.names.version_values import Evaluator, ForeignName, Function, RefusedError, ValueScope, Worth
 
 # Statements that are followed for one question.
 _MOST = 2000
+_WARNING = frozenset({"warn", "warning", "warn_once", "warning_once"})
+_OF_LATER = frozenset({"DeprecationWarning", "FutureWarning", "PendingDeprecationWarning"})
 _CACHES = frozenset({"lru_cache", "cache", "functools.lru_cache", "functools.cache"})
 _ADDING = frozenset({"append", "extend"})
 _CHANGING = _ADDING | {"clear", "insert", "pop", "remove", "reverse", "setdefault", "sort", "update"}
@@ -160,8 +162,11 @@ class Interpreter(Evaluator):
             is_refusing = isinstance(node.body[-1], ast.Raise) and not frame.tries
             return self._body(node.orelse, frame) if is_refusing else self._undecided(node, frame)
         self._decided(test, node.test, frame)
+        branch = node.body if test.value else node.orelse
+        if test.packages and any(map(is_warning, branch)):
+            self.warned.append(RefusedError().under(test, node.test, holds=bool(test.value)))
         try:
-            return self._body(node.body if test.value else node.orelse, frame)
+            return self._body(branch, frame)
         except RefusedError as refused:
             raise refused.under(test, node.test, holds=test.value) from None
 
@@ -227,6 +232,14 @@ class Interpreter(Evaluator):
     def _is_own(self, chain: tuple[str, ...]) -> bool:
         worth = self._named(chain)
         return worth is not None and worth.value != ForeignName(chain)
+
+
+def is_warning(node: ast.stmt) -> bool:
+    """Return whether a statement tells the user something, but of what a later release will do."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or dotted(call.func).rpartition(".")[2] not in _WARNING:
+        return False
+    return not any(isinstance(part, ast.Name) and part.id in _OF_LATER for part in within([call]))
 
 
 def bound(nodes: Sequence[ast.AST]) -> Iterator[str]:

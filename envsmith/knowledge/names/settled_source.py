@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
 from envsmith.knowledge.names.dotted import absolute
-from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by
+from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by, is_warning
 from envsmith.knowledge.names.guards import leaves
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
@@ -32,6 +33,8 @@ from envsmith.knowledge.names.version_values import (
 _VERSION = rb"[._]version|\bversion(?:\.[a-z_]|_|\()|import version|Version\(|VERSION|greater_or_equal"
 _ASKING = re.compile(_VERSION + rb"|find_spec|\bwith \S*[iI]mport|except \(?(?:ImportError|ModuleNotFoundError)")
 _COMPOUND = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
+# Of these the body is run.
+_RUN = (ast.With, ast.AsyncWith, ast.Try, getattr(ast, "TryStar", ast.Try))
 _PLACEHOLDERS = frozenset({"object", "None", "Any", "typing.Any"})
 _LONGEST = 160
 _Node = TypeVar("_Node", bound=ast.AST)
@@ -39,7 +42,7 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionRefusal:
-    """A statement that stops a release beside stated ones. ``condition`` is what does not hold, or holds, there."""
+    """A statement that stops a release beside stated ones, or warns of them. ``condition`` is what does not hold, or holds, there."""
 
     packages: frozenset[str]
     condition: str
@@ -69,6 +72,7 @@ class SettledSources:
         self._scopes: dict[str, ValueScope] = {}
         self._settlers: dict[str, _Settler] = {}
         self.refusals: dict[tuple[str, int], VersionRefusal] = {}
+        self.warnings: dict[tuple[str, int], VersionRefusal] = {}
         self._asking = self._names_of_tests()
 
     def parse(self, path: str, source: bytes) -> ast.Module:
@@ -107,7 +111,8 @@ class SettledSources:
                 tree = ast.parse(self._texts[path])
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return scope
-            self._settlers[path] = settler = _Settler(self._evaluator, scope, path, self.refusals)
+            notes = self.refusals, self.warnings
+            self._settlers[path] = settler = _Settler(self._evaluator, scope, path, *notes)
             settler.read(tree)
         return self._scopes[module]
 
@@ -121,8 +126,11 @@ class _Settler:
         scope: ValueScope,
         path: str,
         refusals: dict[tuple[str, int], VersionRefusal],
+        warnings: dict[tuple[str, int], VersionRefusal],
     ) -> None:
-        self._evaluator, self._scope, self._path, self._refusals = evaluator, scope, path, refusals
+        self._evaluator, self._scope, self._path = evaluator, scope, path
+        self._refusals, self._warnings = refusals, warnings
+        self._doubts = 0  # statements around that may not run at the import
         self._body: list[ast.stmt] = []
         self._later: list[Callable[[], None]] = []
 
@@ -134,6 +142,7 @@ class _Settler:
 
     def tree(self) -> ast.Module:
         """Return what is left of the module. What is inside of its functions is settled now."""
+        self._doubts += 1
         while self._later:
             self._later.pop()()
         return ast.Module(body=self._body, type_ignores=[])
@@ -173,7 +182,9 @@ class _Settler:
             self._evaluator.bind(node, scope)
         else:
             if isinstance(node, ast.Expr):
+                self._evaluator.warned.clear()
                 self._evaluator.worth(node.value, scope)
+                self._warned(node)
             self._forget([node], scope)
         if any(isinstance(part, (ast.IfExp)) for part in within([node])):
             return [_Expressions(self._evaluator, scope).visit(copy.deepcopy(node))]
@@ -194,7 +205,8 @@ class _Settler:
             ]
         parts = [[each for each in part if not self._is_fallback(each, scope)] for part in (node.body, node.orelse)]
         inner = (ValueScope(scope), ValueScope(scope))
-        branches = [self._block(part, names) for part, names in zip(parts, inner, strict=True)]
+        with self._in_doubt():
+            branches = [self._block(part, names) for part, names in zip(parts, inner, strict=True)]
         if test:
             scope.names |= inner[not test.value].names
         else:
@@ -234,7 +246,23 @@ class _Settler:
     ) -> list[ast.stmt]:
         """Return a branch with a ``raise`` in the place of what ends the program, and note what stops there."""
         refused = RefusedError().under(test, condition)
+        self._evaluator.warned[:] = [refused]
+        for part in filter(is_warning, branch):
+            self._warned(part)
         return [each for part in branch for each in (self._stop(part, refused) if self._ends(part, scope) else [part])]
+
+    def _warned(self, node: ast.stmt) -> None:
+        for warned in self._evaluator.warned if not self._doubts else ():
+            refusal = VersionRefusal(packages=warned.packages, condition=warned.condition[:_LONGEST])
+            self._warnings.setdefault((self._path, node.lineno), refusal)
+
+    @contextmanager
+    def _in_doubt(self) -> Iterator[None]:
+        self._doubts += 1
+        try:
+            yield
+        finally:
+            self._doubts -= 1
 
     def _ends(self, node: ast.stmt, scope: ValueScope) -> bool:
         if isinstance(node, ast.Expr):
@@ -279,10 +307,13 @@ class _Settler:
         fields: dict[str, list[ast.stmt] | list[ast.ExceptHandler]] = {}
         runs_through = _runs_through(node)
         for name in ("body", "orelse", "finalbody"):
-            if part := getattr(node, name, None):
-                fields[name] = self._block(part, scope if runs_through else ValueScope(scope))
+            is_certain = name == "body" and isinstance(node, _RUN)
+            with nullcontext() if is_certain else self._in_doubt():
+                if part := getattr(node, name, None):
+                    fields[name] = self._block(part, scope if runs_through else ValueScope(scope))
         if handlers := getattr(node, "handlers", None):
-            fields["handlers"] = [_with(h, body=self._block(h.body, ValueScope(scope))) for h in handlers]
+            with self._in_doubt():
+                fields["handlers"] = [_with(h, body=self._block(h.body, ValueScope(scope))) for h in handlers]
         if not runs_through:
             self._forget([node], scope)
         return [_with(node, **fields)]

@@ -126,7 +126,8 @@ class Evaluator:
 
     ``distribution`` is asked for that of a module, ``own`` for the value of a name of the same package, ``has_name``
     whether the stated release of another one surely has a name. ``itself`` names the distribution that is read.
-    Each answer may be a :class:`RefusedError`, where the source surely comes to a ``raise``.
+    Each answer may be a :class:`RefusedError`, where the source surely comes to a ``raise``. ``warned`` are such where it
+    came to a warning.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Evaluator:
     ) -> None:
         self._releases, self._own, self._has_name, self._itself = releases, own, has_name, itself
         self.distribution = distribution
+        self.warned: list[RefusedError] = []
 
     def is_there(self, chain: Chain) -> bool:
         """Return whether a name is surely there: that of a package whose release is stated, or one that this has."""

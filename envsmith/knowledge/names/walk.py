@@ -134,12 +134,19 @@ class Walk:
         return self._file.module(name)
 
     def as_module(self, path: str) -> Availability:
-        """Return the releases in which a path is a module, a file or a folder."""
+        """Return the releases in which a path is a module, a file or a folder.
+
+        A package may have modules of another one where it binds what that one has: ``tensorflow.keras`` is found there.
+        """
         facts = self.module(path)
         present = facts.bits if facts else 0
         parent, _, name = path.rpartition(".")
         above = self.module(parent)
         unknown = _union(having for body, having in above.of(name) if body == "~") if above else 0
+        if above and above.bits & ~present:
+            unknown |= _union(place.bits for place in self.find(parent, name, above.bits).places if place.kind == "external")
+        if parent and not (above and above.bits == self._everything):
+            unknown |= self.as_module(parent).unknown
         unknown = self._everything if self._unmeasured(path) else unknown
         return Availability(present=present, unknown=unknown & ~present)
 

@@ -491,6 +491,32 @@ def test_a_check_with_the_own_version_that_a_function_makes_at_import_is_an_erro
     assert judged(index, "nobody-knows==1.26.4 numpy==1.26.4").findings == ()
 
 
+@pytest.mark.parametrize(
+    ("source", "is_warned"),
+    [
+        ("if numpy.__version__ >= '2':\n    warnings.warn('not tested with it')\n", True),
+        (
+            "def check(version):\n    if version >= '2':\n        log.warning('too new')\ncheck(numpy.__version__)\n",
+            True,
+        ),
+        (
+            "try:\n    import numpy\n    if numpy.__version__ >= '2':\n        log.warning('')\nexcept ImportError:\n    pass\n",
+            True,
+        ),
+        ("if numpy.__version__ >= '2':\n    warnings.warn('will go', FutureWarning)\n", False),
+        ("def check():\n    if numpy.__version__ >= '2':\n        log.warning('too new')\n", False),
+        ("if is_noisy():\n    if numpy.__version__ >= '2':\n        log.warning('too new')\n", False),
+    ],
+)
+def test_what_the_import_surely_warns_of_is_a_warning(source, is_warned):
+    index = index_of("1.2", source=f"import logging, warnings\nimport numpy\nlog = logging.getLogger()\n{source}")
+
+    findings = judged(index, "nobody-knows==1.2 numpy==2.1.0").findings
+
+    assert [f.rule for f in findings] == ["release-warns"] * is_warned
+    assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
+
+
 def test_a_check_that_is_handed_on_at_import_and_refuses_a_stated_version_is_a_warning():
     source = (
         "from functools import partial\nfrom nobody_knows import lazy\n"

@@ -203,6 +203,15 @@ def test_a_builder_makes_the_names_of_a_module_of_protobuf(tmp_path):
     assert index.ask("pkg.event_pb2.Event").unknown == {"2.0"}
 
 
+def test_below_a_name_of_another_package_may_be_modules_of_it(tmp_path):
+    old = {"pkg": "", "pkg.part": "", "pkg.part.inner": "", "pkg.gone": "", "pkg.gone.inner": ""}
+    new = {"pkg": "try:\n    from other._v2 import part\nexcept ImportError:\n    part = None"}
+    index = index_of(tmp_path, old, new)
+
+    assert index.ask_module("pkg.part.inner").unknown == {"2.0"}
+    assert index.ask_module("pkg.gone.inner").absent == {"2.0"}
+
+
 def test_a_star_import_brings_what_a_builder_makes(tmp_path):
     modules = {"pkg": "", "pkg.event": "from pkg.event_pb2 import *", "pkg.event_pb2": "_globals = globals()"}
     index = index_of(tmp_path, modules)
