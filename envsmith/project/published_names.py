@@ -70,12 +70,14 @@ def _open_questions(
     by_module = distributions_by_module()
     for root in dict.fromkeys(place.use.chain[0] for place in uses):
         project = by_module.get(root, normal_name(root))
-        if project in releases:
-            is_measured, version = names.has_release(project, releases[project]), releases[project]
-            taken = (place for place in uses if place.use.chain[0] == root and is_measured)
-            hidden = [place for place in taken if _is_hidden(names, version, place.use)]
-            if hidden or not is_measured:
-                yield root, project, hidden
+        version = releases.get(project)
+        if version is None:
+            continue
+        taken = (place for place in uses if place.use.chain[0] == root)
+        is_measured = names.has_release(project, version)
+        hidden = [place for place in taken if is_measured and _is_hidden(names, version, place.use)]
+        if hidden or not is_measured:
+            yield root, project, hidden
 
 
 def _is_hidden(names: NameIndex, version: str, use: Use) -> bool:

@@ -79,11 +79,11 @@ def under(decorators: Sequence[ast.expr]) -> str:
     return "".join(f"~{text}" for text in texts) if all(texts) else "~"
 
 
-def is_handed_on(argument: str, decorator: str, effects: str) -> bool:
-    """Return whether one decorator of :func:`under` surely hands on an argument, by what its own text says, ``&old``."""
+def is_handed_on(argument: str, decorator: str, text: str) -> bool:
+    """Return whether one decorator of :func:`under` surely hands on an argument, by its own text: ``&old(function``."""
     _, bracket, words = decorator.partition("[")
     stated = set(words.rstrip("]").split(","))
-    for effect in effects.split("&")[1:]:
+    for effect in text.partition("(")[0].split("&")[1:]:
         if effect.startswith("[") is bool(bracket):
             touched = set(effect.strip("[]").split(","))
             return argument not in touched and not (STATED in touched and stated & {STATED, argument})

@@ -29,7 +29,7 @@ def _function_text(node: Function, *, method: bool) -> str:
     bound = method and "staticmethod" not in names
     old = [name for d in node.decorator_list if (name := _old_name(d))]
     unknown = [d for d in node.decorator_list if not (is_harmless(d) or _old_name(d))]
-    mark = under(unknown) if unknown else handing(node)
+    mark = under(unknown) if unknown else "" if method else handing(node)
     return f"{mark}({','.join(_with_old_names([*_arguments(node.args, bound=bound)], old))}"
 
 

@@ -498,9 +498,8 @@ class Walk:
         first, *steps = decorator.partition("[")[0].split(".")
         scope = place.name.rpartition(".")[0]
         reached = self._steps(self._in_scope(place, scope, first, place.bits, 1), steps, 1)
-        effects = {each: each.body.partition("(")[0] for each in reached.places}
-        unread = _union(each.bits for each, text in effects.items() if not is_handed_on(argument, decorator, text))
-        return reached.bits & ~(reached.unknown | unread)
+        open_places = (each.bits for each in reached.places if not is_handed_on(argument, decorator, each.body))
+        return reached.bits & ~(reached.unknown | _union(open_places))
 
     # -- what replaced it ---------------------------------------------------------------------------------------------
 

@@ -167,9 +167,9 @@ def test_a_decorator_is_read_as_it_is_used(decorator, used, known):
 
 
 def test_the_lines_of_a_module_name_decorators_and_the_tables_do_not():
-    source = b"def it(fn):\n    return fn\n\n@it\n@renamed('old', new=NEW)\ndef f(a, b=1): ...\n"
+    source = b"class A:\n    def own(self):\n        return self\n\ndef it(fn):\n    return fn\n\n@it\n@renamed('old', new=NEW)\ndef f(a, b=1): ...\n"
 
     lines = read_module(source, "pkg", package=True)
 
-    assert lines == {"it &(fn", "f ~it~renamed[old,new,?](a,b="}
-    assert {without_decorators(line) for line in lines} == {"it (fn", "f ~(a,b="}
+    assert lines == {"A :", "A.own (", "it &(fn", "f ~it~renamed[old,new,?](a,b="}
+    assert {without_decorators(line) for line in lines} == {"A :", "A.own (", "it (fn", "f ~(a,b="}
