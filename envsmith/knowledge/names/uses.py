@@ -371,7 +371,7 @@ class _Reader:
         ancestors = self.ancestors(node) if self.ancestors and len(self.scopes) == 1 else None
         if ancestors is None or len(ancestors.chains) != 1:
             return None
-        return Origin(ancestors.chains[0], member=True, hidden=ancestors.hidden)
+        return Origin(ancestors.chains[0], member=True, hidden=ancestors.hidden, above=ancestors.hidden)
 
     def fields_of(self, node: ast.ClassDef) -> dict[str, Origin]:
         """Return what the methods of a class store in it, where that is an object of one imported class and nothing else."""
@@ -577,7 +577,7 @@ class _Reader:
             return None
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             base = self.bases[-1] if self.bases else None
-            return Origin(base.chain, base.member) if base else None
+            return Origin(base.chain, base.member, hidden=base.above) if base else None
         return self.class_of(node.func)
 
     def class_of(self, node: ast.expr | None) -> Origin | None:

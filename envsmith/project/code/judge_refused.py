@@ -36,7 +36,7 @@ def judge_refused(code: ProjectUses, releases: Mapping[str, str], index: Index) 
         for row, what in rows:
             distribution = index.distribution_of(".".join(taken.chain)) or ""
             version = releases.get(distribution)
-            is_other = row.packages and distribution not in row.packages
+            is_other = (row.packages and distribution not in row.packages) or row.unless in releases
             if version and Spec.parse(f">={row.since}").contains(version) and not is_other:
                 component = component_name(distribution)
                 yield Finding(

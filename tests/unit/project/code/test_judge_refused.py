@@ -84,3 +84,11 @@ def test_pydantic_1_inside_of_pydantic_2_takes_what_it_took():
 def test_a_file_that_holds_more_than_tensors_is_told_where_torch_reads_no_more(text, count):
     assert len(messages(f"import torch\n{text}", torch="2.6.0")) == count
     assert messages(f"import torch\n{text}", torch="2.5.1") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "beside", "count"),
+    [("m, x, f", {}, 1), ("m, x, f, dynamo=False", {}, 0), ("m, x, f", {"onnxscript": "0.5.3"}, 0)],
+)
+def test_an_export_that_needs_onnxscript_from_torch_2_9_on_is_told_where_none_is_stated(call, beside, count):
+    assert len(messages(f"import torch\ntorch.onnx.export({call})", torch="2.9.0", **beside)) == count
