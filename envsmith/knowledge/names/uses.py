@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from envsmith.knowledge.graph.refused_names import followed_calls
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
@@ -62,7 +63,8 @@ class Use:
     :data:`MAIN` under ``if __name__ == "__main__"``. ``imported``: by an import statement, which makes modules of its
     parents. ``member``: the chain goes through an object of a class, so that what the object is given at run time may
     have it. ``arguments`` are those that a call names, and ``#2`` where it gives as many by position.
-    ``taken`` are the attributes that are taken of what a followed call returns, see ``results.taken_of``.
+    ``values`` are what it writes out of them: ``copy=False``, and ``#1=str`` for a text in the first place. ``taken`` are
+    the attributes that are taken of what a followed call returns, see ``results.taken_of``.
     """
 
     chain: Chain
@@ -71,6 +73,7 @@ class Use:
     imported: bool = False
     member: bool = False
     arguments: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
     taken: frozenset[str] = frozenset()
     guard: Guard = field(default_factory=Guard)
 
@@ -463,14 +466,8 @@ class _Reader:
             self.given.add((*module.chain, node.attr))
         self.expression(_base(node), guard)
 
-    def add_use(
-        self,
-        origin: Origin,
-        line: int,
-        guard: Guard,
-        arguments: tuple[str, ...] = (),
-        taken: frozenset[str] = frozenset(),
-    ) -> None:
+    def add_use(self, origin: Origin, line: int, guard: Guard, **call: Any) -> None:
+        """Note a use. ``call`` are the fields of one that is called."""
         is_given = any(origin.chain[:depth] in self.given for depth in range(2, len(origin.chain) + 1))
         if not self.is_own(origin.chain) and _is_foreign(origin.chain) and not is_given:
             self.result.uses.append(
@@ -479,9 +476,8 @@ class _Reader:
                     line=line,
                     function=self.function,
                     member=origin.member,
-                    arguments=arguments,
-                    taken=taken,
                     guard=guard,
+                    **call,
                 )
             )
 
@@ -491,7 +487,8 @@ class _Reader:
             if self.is_one_text and origin.member and origin.chain[-1].lstrip("_")[:1].isupper():  # an object is called
                 origin = replace(origin, chain=(*origin.chain, "__call__"))
             arguments = (*sorted(self.keywords(node)), *self.positions(node, origin))
-            self.add_use(origin, node.lineno, guard, arguments, self.taken_of(node, origin))
+            values, taken = _values(node), self.taken_of(node, origin)
+            self.add_use(origin, node.lineno, guard, arguments=arguments, values=values, taken=taken)
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
@@ -643,6 +640,12 @@ def _asking(test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
         return (call.args[0], test.left) if is_dir and isinstance(call, ast.Call) else None
     is_hasattr = isinstance(test, ast.Call) and dotted(test.func) == "hasattr" and len(test.args) == 2
     return (test.args[0], test.args[1]) if is_hasattr and isinstance(test, ast.Call) else None
+
+
+def _values(node: ast.Call) -> tuple[str, ...]:
+    """Return ``name=False`` and the like for constants that a call gives by name, and ``#1=str`` for a text that comes first."""
+    named = (f"{k.arg}={k.value.value!r}" for k in node.keywords if k.arg and isinstance(k.value, ast.Constant))
+    return (*(["#1=str"] if node.args and _text(node.args[0]) is not None else []), *named)
 
 
 def _base(node: ast.expr) -> ast.expr:

@@ -11,7 +11,6 @@ from envsmith.knowledge.names.uses import Override, Use
 from envsmith.knowledge.names.walk import positional
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec
 from envsmith.project.code.judge_uses import Index, component_name, is_guarded
 from envsmith.project.code.reading import ProjectUses
 
@@ -37,18 +36,23 @@ def judge_refused(code: ProjectUses, releases: Mapping[str, str], index: Index) 
             distribution = index.distribution_of(".".join(taken.chain)) or ""
             version = releases.get(distribution)
             is_other = (row.packages and distribution not in row.packages) or row.unless in releases
-            if version and Spec.parse(f">={row.since}").contains(version) and not is_other:
-                component = component_name(distribution)
+            if version and row.releases.contains(version) and not is_other:
+                component, others = component_name(distribution), _others(row.releases.text)
                 yield Finding(
                     rule="code-refused",
                     severity=Severity.WARNING,
                     components={component: version},
-                    needs={component: f"<{row.since}"},
+                    needs={component: others},
                     message=f"{where} {what}, which {component} {version} {row.effect}",
                     evidence=row.evidence,
-                    fix=f"{row.fix} Or install {component} <{row.since}.",
+                    fix=f"{row.fix} Or install {component} {others}.",
                     where=where,
                 )
+
+
+def _others(spec: str) -> str:
+    """Return the releases that one bound leaves out."""
+    return spec.replace(">=", "<") if spec.startswith(">=") else spec.replace("==", "!=")
 
 
 def _of_method(override: Override) -> Iterator[tuple[RefusedUse, str]]:
@@ -67,7 +71,7 @@ def _of_call(use: Use, code: ProjectUses, index: Index) -> Iterator[tuple[Refuse
     for row in refused_uses():
         if path not in row.calls or use.imported:
             continue
-        if given := [name for name in use.arguments if name in row.giving]:
+        if given := [name for name in (*use.arguments, *use.values) if name in row.giving]:
             yield row, f"calls {path}() with {given[0]}"
         elif not row.without or {*row.without} & {*use.arguments}:
             continue
