@@ -16,13 +16,13 @@ from functools import partial
 from typing import Any
 
 from envsmith.knowledge.graph.refused_names import followed_calls
+from envsmith.knowledge.names.calls import attributes_of, positions_of, values_of
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.own_classes import Ancestors
-from envsmith.knowledge.names.results import taken_of
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -63,8 +63,8 @@ class Use:
     :data:`MAIN` under ``if __name__ == "__main__"``. ``imported``: by an import statement, which makes modules of its
     parents. ``member``: the chain goes through an object of a class, so that what the object is given at run time may
     have it. ``arguments`` are those that a call names, and ``#2`` where it gives as many by position.
-    ``values`` are what it writes out of them: ``copy=False``, and ``#1=str`` for a text in the first place. ``taken`` are
-    the attributes that are taken of what a followed call returns, see ``results.taken_of``.
+    ``values`` are what it writes out of them: ``copy=False``, and ``#1=str`` for a text in the first place. ``attributes`` are
+    the attributes that are taken of what a followed call returns, see ``calls.attributes_of``.
     """
 
     chain: Chain
@@ -74,7 +74,7 @@ class Use:
     member: bool = False
     arguments: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
-    taken: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
     guard: Guard = field(default_factory=Guard)
 
 
@@ -486,9 +486,10 @@ class _Reader:
         if origin is not None:
             if self.is_one_text and origin.member and origin.chain[-1].lstrip("_")[:1].isupper():  # an object is called
                 origin = replace(origin, chain=(*origin.chain, "__call__"))
-            arguments = (*sorted(self.keywords(node)), *self.positions(node, origin))
-            values, taken = _values(node), self.taken_of(node, origin)
-            self.add_use(origin, node.lineno, guard, arguments=arguments, values=values, taken=taken)
+            of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
+            positions = positions_of(node, object_first=bool(of_class)) if self.is_one_text else ()
+            arguments, attributes = (*sorted(self.keywords(node)), *positions), self.attributes_of(node, origin)
+            self.add_use(origin, node.lineno, guard, arguments=arguments, values=values_of(node), attributes=attributes)
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
@@ -505,19 +506,11 @@ class _Reader:
             elif self.is_one_text:
                 yield from literal_keys(keyword.value)
 
-    def positions(self, node: ast.Call, origin: Origin) -> Iterator[str]:
-        """Yield how many arguments a call surely gives by position, without the object that a class may be given first."""
-        starred = (at for at, argument in enumerate(node.args) if isinstance(argument, ast.Starred))
-        of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
-        count = next(starred, len(node.args)) - bool(of_class)
-        if count > 0 and self.is_one_text:
-            yield f"#{count}"
-
-    def taken_of(self, node: ast.Call, origin: Origin) -> frozenset[str]:
+    def attributes_of(self, node: ast.Call, origin: Origin) -> frozenset[str]:
         """Return what is taken of the result of a followed call that says all of its arguments."""
         is_whole = self.is_one_text and all(keyword.arg for keyword in node.keywords)
         is_followed = is_whole and ".".join(origin.chain) in followed_calls()
-        return taken_of(node, self.bodies[-1] if self.bodies else self.top) if is_followed else frozenset()
+        return attributes_of(node, self.bodies[-1] if self.bodies else self.top) if is_followed else frozenset()
 
     def at_run_time(self, node: ast.Call, guard: Guard) -> None:
         """Read ``getattr`` and ``import_module``: a use where the name is written, else a line that is not seen."""
@@ -640,12 +633,6 @@ def _asking(test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
         return (call.args[0], test.left) if is_dir and isinstance(call, ast.Call) else None
     is_hasattr = isinstance(test, ast.Call) and dotted(test.func) == "hasattr" and len(test.args) == 2
     return (test.args[0], test.args[1]) if is_hasattr and isinstance(test, ast.Call) else None
-
-
-def _values(node: ast.Call) -> tuple[str, ...]:
-    """Return ``name=False`` and the like for constants that a call gives by name, and ``#1=str`` for a text that comes first."""
-    named = (f"{k.arg}={k.value.value!r}" for k in node.keywords if k.arg and isinstance(k.value, ast.Constant))
-    return (*(["#1=str"] if node.args and _text(node.args[0]) is not None else []), *named)
 
 
 def _base(node: ast.expr) -> ast.expr:
