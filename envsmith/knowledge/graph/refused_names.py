@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from envsmith.base.schema import Text, strict
-from envsmith.knowledge.graph.fields import Sources, SpecText, Version, kept_table
+from envsmith.knowledge.graph.fields import Sources, SpecText, kept_table
 
 
 @strict
@@ -24,15 +24,16 @@ class RefusedNames:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RefusedUse:
-    """What releases refuse of who uses them from one on. ``effect`` is what they do then: "refuses (TypeError)".
+    """What releases refuse of who uses them. ``effect`` is what they do then: "refuses (TypeError)".
 
     ``methods`` are those that a class of the user has in the place of ``Class.method`` of one of the ``packages``, where
     they want the argument ``taking`` if one is named. ``calls`` are dotted names that are called ``without`` any of these
-    arguments, or ``giving`` one of those. With ``beyond`` only those count of whose result something is taken that this
-    class lacks, and every plain value of Python, and nothing where one of the names ``lifted_by`` is taken.
+    arguments, or ``giving`` one of those, or a value of it (``copy=False``). With ``beyond`` only those count of whose result something is taken that this
+    class lacks, and every plain value of Python, and nothing where one of the names ``lifted_by`` is taken. Nor does a
+    row count where the distribution ``unless`` is stated.
     """
 
-    since: Version
+    releases: SpecText
     effect: Text
     fix: Text
     evidence: Sources
@@ -44,6 +45,7 @@ class RefusedUse:
     giving: tuple[Text, ...] = ()
     beyond: Text = ""
     lifted_by: tuple[Text, ...] = ()
+    unless: Text = ""
 
 
 @strict

@@ -30,12 +30,13 @@ _BINDING = frozenset({*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.
 class Origin:
     """What a name stands for: something of another package, or (``member``) an object of a class of it.
 
-    ``hidden`` are names that the object has of its own.
+    ``hidden`` are names that the object has of its own, ``above`` those that ``super()`` may find before its class.
     """
 
     chain: Chain
     member: bool = False
     hidden: frozenset[str] = frozenset()
+    above: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

@@ -13,15 +13,16 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from envsmith.knowledge.graph.refused_names import followed_calls
+from envsmith.knowledge.names.calls import attributes_of, positions_of, values_of
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.own_classes import Ancestors
-from envsmith.knowledge.names.results import taken_of
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -62,7 +63,8 @@ class Use:
     :data:`MAIN` under ``if __name__ == "__main__"``. ``imported``: by an import statement, which makes modules of its
     parents. ``member``: the chain goes through an object of a class, so that what the object is given at run time may
     have it. ``arguments`` are those that a call names, and ``#2`` where it gives as many by position.
-    ``taken`` are the attributes that are taken of what a followed call returns, see ``results.taken_of``.
+    ``values`` are what it writes out of them: ``copy=False``, and ``#1=str`` for a text in the first place. ``attributes`` are
+    the attributes that are taken of what a followed call returns, see ``calls.attributes_of``.
     """
 
     chain: Chain
@@ -71,7 +73,8 @@ class Use:
     imported: bool = False
     member: bool = False
     arguments: tuple[str, ...] = ()
-    taken: frozenset[str] = frozenset()
+    values: tuple[str, ...] = ()
+    attributes: frozenset[str] = frozenset()
     guard: Guard = field(default_factory=Guard)
 
 
@@ -371,7 +374,7 @@ class _Reader:
         ancestors = self.ancestors(node) if self.ancestors and len(self.scopes) == 1 else None
         if ancestors is None or len(ancestors.chains) != 1:
             return None
-        return Origin(ancestors.chains[0], member=True, hidden=ancestors.hidden)
+        return Origin(ancestors.chains[0], member=True, hidden=ancestors.hidden, above=ancestors.hidden)
 
     def fields_of(self, node: ast.ClassDef) -> dict[str, Origin]:
         """Return what the methods of a class store in it, where that is an object of one imported class and nothing else."""
@@ -463,14 +466,8 @@ class _Reader:
             self.given.add((*module.chain, node.attr))
         self.expression(_base(node), guard)
 
-    def add_use(
-        self,
-        origin: Origin,
-        line: int,
-        guard: Guard,
-        arguments: tuple[str, ...] = (),
-        taken: frozenset[str] = frozenset(),
-    ) -> None:
+    def add_use(self, origin: Origin, line: int, guard: Guard, **call: Any) -> None:
+        """Note a use. ``call`` are the fields of one that is called."""
         is_given = any(origin.chain[:depth] in self.given for depth in range(2, len(origin.chain) + 1))
         if not self.is_own(origin.chain) and _is_foreign(origin.chain) and not is_given:
             self.result.uses.append(
@@ -479,9 +476,8 @@ class _Reader:
                     line=line,
                     function=self.function,
                     member=origin.member,
-                    arguments=arguments,
-                    taken=taken,
                     guard=guard,
+                    **call,
                 )
             )
 
@@ -490,8 +486,10 @@ class _Reader:
         if origin is not None:
             if self.is_one_text and origin.member and origin.chain[-1].lstrip("_")[:1].isupper():  # an object is called
                 origin = replace(origin, chain=(*origin.chain, "__call__"))
-            arguments = (*sorted(self.keywords(node)), *self.positions(node, origin))
-            self.add_use(origin, node.lineno, guard, arguments, self.taken_of(node, origin))
+            of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
+            positions = positions_of(node, object_first=bool(of_class)) if self.is_one_text else ()
+            arguments, attributes = (*sorted(self.keywords(node)), *positions), self.attributes_of(node, origin)
+            self.add_use(origin, node.lineno, guard, arguments=arguments, values=values_of(node), attributes=attributes)
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
@@ -508,19 +506,11 @@ class _Reader:
             elif self.is_one_text:
                 yield from literal_keys(keyword.value)
 
-    def positions(self, node: ast.Call, origin: Origin) -> Iterator[str]:
-        """Yield how many arguments a call surely gives by position, without the object that a class may be given first."""
-        starred = (at for at, argument in enumerate(node.args) if isinstance(argument, ast.Starred))
-        of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
-        count = next(starred, len(node.args)) - bool(of_class)
-        if count > 0 and self.is_one_text:
-            yield f"#{count}"
-
-    def taken_of(self, node: ast.Call, origin: Origin) -> frozenset[str]:
+    def attributes_of(self, node: ast.Call, origin: Origin) -> frozenset[str]:
         """Return what is taken of the result of a followed call that says all of its arguments."""
         is_whole = self.is_one_text and all(keyword.arg for keyword in node.keywords)
         is_followed = is_whole and ".".join(origin.chain) in followed_calls()
-        return taken_of(node, self.bodies[-1] if self.bodies else self.top) if is_followed else frozenset()
+        return attributes_of(node, self.bodies[-1] if self.bodies else self.top) if is_followed else frozenset()
 
     def at_run_time(self, node: ast.Call, guard: Guard) -> None:
         """Read ``getattr`` and ``import_module``: a use where the name is written, else a line that is not seen."""
@@ -577,7 +567,7 @@ class _Reader:
             return None
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             base = self.bases[-1] if self.bases else None
-            return Origin(base.chain, base.member) if base else None
+            return Origin(base.chain, base.member, hidden=base.above) if base else None
         return self.class_of(node.func)
 
     def class_of(self, node: ast.expr | None) -> Origin | None:

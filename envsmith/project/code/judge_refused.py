@@ -6,12 +6,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
 from envsmith.knowledge.graph.refused_names import RefusedUse, refused_uses
-from envsmith.knowledge.names.results import CALLED
+from envsmith.knowledge.names.calls import CALLED, TEXT_FIRST
 from envsmith.knowledge.names.uses import Override, Use
 from envsmith.knowledge.names.walk import positional
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec
 from envsmith.project.code.judge_uses import Index, component_name, is_guarded
 from envsmith.project.code.reading import ProjectUses
 
@@ -26,29 +25,34 @@ def judge_refused(code: ProjectUses, releases: Mapping[str, str], index: Index) 
 
     Methods under a condition are left out.
     """
-    taken_at: list[tuple[Override | Use, str, Iterator[tuple[RefusedUse, str]]]] = [
+    places: list[tuple[Override | Use, str, Iterator[tuple[RefusedUse, str]]]] = [
         *((place.override, place.where, _of_method(place.override)) for place in code.overrides),
         *((place.use, place.where, _of_call(place.use, code, index)) for place in code.uses),
     ]
-    for taken, where, rows in taken_at:
-        if is_guarded(taken.guard) or (isinstance(taken, Override) and taken.guard.branch):
+    for use, where, rows in places:
+        if is_guarded(use.guard) or (isinstance(use, Override) and use.guard.branch):
             continue
         for row, what in rows:
-            distribution = index.distribution_of(".".join(taken.chain)) or ""
+            distribution = index.distribution_of(".".join(use.chain)) or ""
             version = releases.get(distribution)
-            is_other = row.packages and distribution not in row.packages
-            if version and Spec.parse(f">={row.since}").contains(version) and not is_other:
-                component = component_name(distribution)
+            is_other = (row.packages and distribution not in row.packages) or row.unless in releases
+            if version and row.releases.contains(version) and not is_other:
+                component, others = component_name(distribution), _others(row.releases.text)
                 yield Finding(
                     rule="code-refused",
                     severity=Severity.WARNING,
                     components={component: version},
-                    needs={component: f"<{row.since}"},
+                    needs={component: others},
                     message=f"{where} {what}, which {component} {version} {row.effect}",
                     evidence=row.evidence,
-                    fix=f"{row.fix} Or install {component} <{row.since}.",
+                    fix=f"{row.fix} Or install {component} {others}.",
                     where=where,
                 )
+
+
+def _others(spec: str) -> str:
+    """Return the releases that one bound leaves out."""
+    return spec.replace(">=", "<") if spec.startswith(">=") else spec.replace("==", "!=")
 
 
 def _of_method(override: Override) -> Iterator[tuple[RefusedUse, str]]:
@@ -67,8 +71,8 @@ def _of_call(use: Use, code: ProjectUses, index: Index) -> Iterator[tuple[Refuse
     for row in refused_uses():
         if path not in row.calls or use.imported:
             continue
-        if given := [name for name in use.arguments if name in row.giving]:
-            yield row, f"calls {path}() with {given[0]}"
+        if refused := [name for name in (*use.arguments, *use.values) if name in row.giving]:
+            yield row, f"calls {path}() with {refused[0].replace(TEXT_FIRST, 'a text in the first place')}"
         elif not row.without or {*row.without} & {*use.arguments}:
             continue
         elif not row.beyond:
@@ -80,7 +84,7 @@ def _of_call(use: Use, code: ProjectUses, index: Index) -> Iterator[tuple[Refuse
 
 def _beyond(use: Use, path: str, index: Index) -> str | None:
     """Return something that is taken of a result, and that neither a class nor a plain value of Python has."""
-    further = (name for name in sorted(use.taken) if not name.startswith("_") and name not in _PLAIN)
+    further = (name for name in sorted(use.attributes) if not name.startswith("_") and name not in _PLAIN)
     return next((name for name in further if not ((p := index.ask(f"{path}.{name}")) and p.present)), None)
 
 

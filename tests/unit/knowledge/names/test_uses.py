@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from functools import partial
+
 import pytest
 
+from envsmith.knowledge.names.own_classes import OwnClasses
 from envsmith.knowledge.names.uses import MAIN, Use, read_uses
 
 
@@ -203,3 +207,16 @@ def test_an_object_that_is_called_is_asked_for_what_calls_it_and_not_for_its_cla
     (use,) = [use for use in uses(source) if use.arguments]
 
     assert (use.chain[-1], use.arguments) == ("__call__", ("padding", "#1"))
+
+
+def test_what_super_calls_in_a_class_between_is_no_use_of_the_package():
+    source = (
+        b"from torch import nn\nclass A(nn.Module):\n    def __init__(self, x):\n        super().__init__()\n"
+        b"class B(A):\n    def __init__(self):\n        super().__init__(1)\n        self.cuda()\n"
+    )
+    classes = OwnClasses({"own.py": source}, lambda _path, text: ast.parse(text))
+
+    content = read_uses(source, "own", package=False, own={"own"}, ancestors=partial(classes.of_class, "own.py"))
+
+    called = [(use.chain[-1], use.line) for use in content.uses if use.chain[:3] == ("torch", "nn", "Module")]
+    assert called == [("Module", 2), ("__init__", 4), ("cuda", 8)]

@@ -84,3 +84,25 @@ def test_pydantic_1_inside_of_pydantic_2_takes_what_it_took():
 def test_a_file_that_holds_more_than_tensors_is_told_where_torch_reads_no_more(text, count):
     assert len(messages(f"import torch\n{text}", torch="2.6.0")) == count
     assert messages(f"import torch\n{text}", torch="2.5.1") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "beside", "count"),
+    [("m, x, f", {}, 1), ("m, x, f, dynamo=False", {}, 0), ("m, x, f", {"onnxscript": "0.5.3"}, 0)],
+)
+def test_an_export_that_needs_onnxscript_from_torch_2_9_on_is_told_where_none_is_stated(call, beside, count):
+    assert len(messages(f"import torch\ntorch.onnx.export({call})", torch="2.9.0", **beside)) == count
+
+
+@pytest.mark.parametrize(
+    ("argument", "count"), [("trust_remote_code=True", 1), ("trust_remote_code=False", 0), ("trust_remote_code=x", 0)]
+)
+def test_a_data_set_that_is_loaded_as_a_script_is_told_from_datasets_4_on(argument, count):
+    assert len(messages(f"import datasets\ndatasets.load_dataset('a', {argument})", datasets="4.0.0")) == count
+
+
+@pytest.mark.parametrize(("key", "version", "count"), [("'T'", "5.13.0", 1), ("T", "5.13.0", 0), ("'T'", "5.13.1", 0)])
+def test_a_tokenizer_that_is_registered_by_a_text_is_told_for_the_one_release_that_refuses_it(key, version, count):
+    text = f"from transformers import AutoTokenizer\nAutoTokenizer.register({key}, fast_tokenizer_class=T)"
+
+    assert len(messages(text, transformers=version)) == count

@@ -1,20 +1,34 @@
-"""What a function does with what a call returns: the attributes that it takes of it, or of an item of it."""
+"""What a call gives: arguments by position, constants. And what is done with its result."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
 
+from envsmith.knowledge.names.dotted import constant
 from envsmith.knowledge.names.scopes import FUNCTIONS
 
-# What is taken of something that is called.
-CALLED = "()"
+# What is taken of something that is called, and what says that the first argument is a text.
+CALLED, TEXT_FIRST = "()", "#1=str"
 # Methods that return an item, or what they are called on in another form.
 _PASSING = frozenset({"bfloat16", "copy", "cpu", "cuda", "double", "float", "get", "half", "pop", "to", "type"})
 _ASKING = frozenset({"callable", "hasattr", "isinstance", "type"})
 
 
-def taken_of(call: ast.Call, body: Sequence[ast.stmt]) -> frozenset[str]:
+def positions_of(call: ast.Call, *, object_first: bool) -> tuple[str, ...]:
+    """Return ``#2`` for a call that surely gives two arguments by position, without one that may be the object of a method."""
+    starred = (at for at, argument in enumerate(call.args) if isinstance(argument, ast.Starred))
+    count = next(starred, len(call.args)) - object_first
+    return (f"#{count}",) if count > 0 else ()
+
+
+def values_of(call: ast.Call) -> tuple[str, ...]:
+    """Return ``name=False`` and the like for constants that are given by name, and :data:`TEXT_FIRST`."""
+    named = (f"{k.arg}={k.value.value!r}" for k in call.keywords if k.arg and isinstance(k.value, ast.Constant))
+    return (*([TEXT_FIRST] if call.args and constant(call.args[0]) else []), *named)
+
+
+def attributes_of(call: ast.Call, body: Sequence[ast.stmt]) -> frozenset[str]:
     """Return the attributes that statements take of what a call among them returns. :data:`CALLED` where they call it.
 
     What stands under a condition that asks what it is, and in functions among the statements, is left out.
@@ -22,14 +36,14 @@ def taken_of(call: ast.Call, body: Sequence[ast.stmt]) -> frozenset[str]:
     reader = _Reader(call)
     for node in body:
         reader.visit(node)
-    return frozenset(reader.taken)
+    return frozenset(reader.attributes)
 
 
 class _Reader(ast.NodeVisitor):
     def __init__(self, call: ast.Call) -> None:
         self._call = call
         self._names: set[str] = set()
-        self.taken: set[str] = set()
+        self.attributes: set[str] = set()
 
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
@@ -42,9 +56,9 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             self._names.discard(node.id)
         elif isinstance(node, ast.Attribute) and self._is_result(node.value):
-            self.taken.add(node.attr)
+            self.attributes.add(node.attr)
         elif isinstance(node, ast.Call) and self._is_result(node.func):
-            self.taken.add(CALLED)
+            self.attributes.add(CALLED)
         self.generic_visit(node)
 
     def _assign(self, node: ast.Assign) -> None:

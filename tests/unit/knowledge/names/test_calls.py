@@ -1,4 +1,4 @@
-"""What a function does with what a call returns."""
+"""What a call gives, and what is done with its result."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ast
 
 import pytest
 
-from envsmith.knowledge.names.results import taken_of
+from envsmith.knowledge.names.calls import attributes_of
 
 
-def taken(body: str) -> set[str]:
+def attributes_in(body: str) -> set[str]:
     tree = ast.parse(body)
     call = next(n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "load")
-    return set(taken_of(call, tree.body))
+    return set(attributes_of(call, tree.body))
 
 
 @pytest.mark.parametrize(
@@ -32,5 +32,5 @@ def taken(body: str) -> set[str]:
         ("model.load_state_dict(load(f))\nmodel.eval()", set()),
     ],
 )
-def test_what_is_taken_of_a_result_and_of_its_items_is_noted(body, attributes):
-    assert taken(body) == attributes
+def test_what_is_attributes_of_a_result_and_of_its_items_is_noted(body, attributes):
+    assert attributes_in(body) == attributes
