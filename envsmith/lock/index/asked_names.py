@@ -60,7 +60,8 @@ def between(places: Iterable[int], state: Mapping[int, object]) -> set[int]:
 class AskedReleases:
     """The final releases of a project, opened when they are asked for. A context manager.
 
-    They are those of the last ``years`` before the newest, or all of them where ``among`` is an older release.
+    They are those of the last ``years`` before the newest, or all of them where ``among`` is an older release. That one
+    is with them where it is no final one.
 
     ``NotFoundError`` where the index has no such project, ``NetworkError`` where it takes ``longest`` seconds.
     """
@@ -77,7 +78,7 @@ class AskedReleases:
     ) -> None:
         self.project = project
         self._fetcher = packages.fetcher
-        files = _readable_files(packages.project(project).releases())
+        files = _readable_files(packages.project(project).releases(), among)
         recent = _of_years(files, years)
         self._files = files if among in files and among not in recent else recent
         self._archives: dict[str, Archive | None] = {}
@@ -198,10 +199,11 @@ def twice(work: Callable[[_Task], _Answer], task: _Task) -> _Answer:
     return work(task)
 
 
-def _readable_files(releases: Mapping[str, Sequence[IndexFile]]) -> dict[str, IndexFile]:
-    """Return the file to read of each final release that has one of a size worth waiting for."""
-    finals = {v: files for v, files in releases.items() if not Version(v).is_prerelease and Version(v) != _PLACEHOLDER}
-    chosen = {version: choose_file(files) for version, files in finals.items()}
+def _readable_files(releases: Mapping[str, Sequence[IndexFile]], among: str | None) -> dict[str, IndexFile]:
+    """Return the file to read of each final release, and of ``among``, that has one of a size worth waiting for."""
+    final = (v for v in map(Version, releases) if not v.is_prerelease and v != _PLACEHOLDER)
+    wanted = {*final, *([Version(among)] if among else [])}
+    chosen = {version: choose_file(files) for version, files in releases.items() if Version(version) in wanted}
     return {v: f for v, f in chosen.items() if f is not None and (f.is_wheel or (f.size or 0) <= _MAX_SDIST)}
 
 

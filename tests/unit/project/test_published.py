@@ -272,6 +272,17 @@ def test_a_stated_release_that_was_not_measured_is_read_where_it_is_published():
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
+def test_a_stated_release_that_is_no_final_one_is_read_too():
+    series = Index()
+    for version, name in (("2.0rc1", "new"), ("2.0", "old"), ("2.1", "old")):
+        series.release(version, {"some_library/__init__.py": f"def {name}(): ..."})
+    packages = Packages(index_of("1.2", source="from some_library import old"), series)
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.0rc1").findings
+
+    assert (finding.rule, finding.needs) == ("release-takes", {"some-library": ">=2.0"})
+
+
 def test_no_star_import_brings_a_module_that_an_import_goes_through():
     user = index_of("1.2", source="from some_library.old.api import run")
     index = Index()
