@@ -117,11 +117,9 @@ class Interpreter(Evaluator):
 
     def _simple(self, node: ast.stmt, frame: _Frame) -> _Ended | None:
         scope, is_known = frame.scope, True
-        if isinstance(node, ast.ImportFrom):
-            node = ast.ImportFrom(module=absolute(node, scope.module.package), names=node.names, level=0)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self.bind(node, scope, frame.depth)
-            is_known = self._is_present(node)
+            is_known = self.taken_by(node, scope) is not None
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             self.bind(node, scope, frame.depth)
             is_known = all(scope.get(name) for name in bound([node]))
@@ -217,16 +215,16 @@ class Interpreter(Evaluator):
         frame.scope.names |= dict.fromkeys([*bound([node]), *_changeable([node], frame.scope)])
         return None
 
-    def _is_present(self, node: ast.Import | ast.ImportFrom) -> bool:
-        """Return whether an import surely passes."""
-        names = [(node.module or "", a.name) for a in node.names] if isinstance(node, ast.ImportFrom) else []
-        chains = [tuple(a.name.split(".")) for a in node.names] if isinstance(node, ast.Import) else []
-        chains += [(*module.split("."), name) for module, name in names]
-        return all(chain[0] in _PRESENT or self.is_there(chain) or self._is_own(chain) for chain in chains)
-
-    def _is_own(self, chain: tuple[str, ...]) -> bool:
-        worth = self._named(chain)
-        return worth is not None and worth.value != ForeignName(chain)
+    def taken_by(self, node: ast.Import | ast.ImportFrom, scope: ValueScope) -> frozenset[str] | None:
+        """Return the stated packages that an import takes from, ``None`` where it may fail."""
+        module = absolute(node, scope.module.package) if isinstance(node, ast.ImportFrom) else ""
+        chains = [(*filter(None, module.split(".")), *alias.name.split(".")) for alias in node.names]
+        others = [
+            chain for chain in chains if chain[0] not in _PRESENT and self._named(chain) == Worth(ForeignName(chain))
+        ]
+        if not all(map(self.is_there, others)):
+            return None
+        return frozenset(self.distribution(chain[0]) for chain in others)
 
 
 def bound(nodes: Sequence[ast.AST]) -> Iterator[str]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from envsmith.knowledge.names.dotted import absolute
 from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by
 from envsmith.knowledge.names.guards import leaves
 from envsmith.knowledge.names.own_classes import module_of
@@ -114,7 +113,7 @@ class _Settler:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluator: Interpreter,
         scope: ValueScope,
         path: str,
         refusals: dict[tuple[str, int], VersionRefusal],
@@ -164,7 +163,7 @@ class _Settler:
         if isinstance(node, _COMPOUND):
             return [self._compound(node, scope)]
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self._imported(node, scope)
+            self._evaluator.bind(node, scope)
             return [node]
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._evaluator.bind(node, scope)
@@ -175,12 +174,6 @@ class _Settler:
         if any(isinstance(part, (ast.IfExp)) for part in within([node])):
             return [_Expressions(self._evaluator, scope).visit(copy.deepcopy(node))]
         return [node]
-
-    def _imported(self, node: ast.Import | ast.ImportFrom, scope: ValueScope) -> None:
-        if isinstance(node, ast.Import):
-            self._evaluator.bind(node, scope)
-            return
-        self._evaluator.bind(_with(node, module=absolute(node, scope.module.package), level=0), scope)
 
     def _branch(self, node: ast.If, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
@@ -257,7 +250,7 @@ class _Settler:
         return settled
 
     def _compound(self, node: ast.stmt, scope: ValueScope) -> ast.stmt:
-        if isinstance(node, ast.Try) and (packages := self._surely(node)):
+        if isinstance(node, ast.Try) and (packages := self._surely(node, scope)):
             settled = _with(node, body=self._block([*node.body, *node.orelse], scope), orelse=[])
             for name in bound([*node.body, *node.orelse]):
                 if worth := scope.names.get(name):
@@ -274,19 +267,22 @@ class _Settler:
             self._forget([node], scope)
         return _with(node, **fields)
 
-    def _surely(self, node: ast.Try) -> frozenset[str]:
-        """Return the packages from which the body of a ``try`` takes names that are there. It does nothing that may fail."""
-        chains = list[Chain]()
+    def _surely(self, node: ast.Try, scope: ValueScope) -> frozenset[str]:
+        """Return the packages from which the body of a ``try`` takes what is there. It does nothing that may fail."""
+        names, packages = ValueScope(scope), frozenset[str]()
         for part in node.body:
-            if isinstance(part, ast.ImportFrom) and not part.level:
-                chains += [(*(part.module or "").split("."), alias.name) for alias in part.names]
-            elif isinstance(part, ast.Import):
-                chains += [tuple(alias.name.split(".")) for alias in part.names]
-            elif not isinstance(part, ast.Assign) or not isinstance(part.value, ast.Constant):
+            if isinstance(part, (ast.Import, ast.ImportFrom)):
+                self._evaluator.bind(part, names)
+                taken = self._evaluator.taken_by(part, names)
+            elif isinstance(part, ast.Assign) and (worth := self._evaluator.worth(part.value, names)):
+                self._evaluator.bind(part, names)
+                taken = worth.packages
+            else:
+                taken = None
+            if taken is None:
                 return frozenset()
-        if not all(map(self._evaluator.is_there, chains)):
-            return frozenset()
-        return frozenset(self._evaluator.distribution(chain[0]) for chain in chains)
+            packages |= taken
+        return packages
 
     def _forget(self, nodes: Sequence[ast.AST], scope: ValueScope) -> None:
         """Note that what a statement binds is not known any more, but for the one package that a name stands for."""

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from envsmith.knowledge.names.dotted import absolute
 from envsmith.knowledge.names.plain_values import combined, function, method
 from envsmith.knowledge.names.scopes import Chain
 
@@ -351,16 +352,15 @@ class Evaluator:
     def bind(
         self, node: ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign, scope: ValueScope, depth: int = 0
     ) -> None:
-        """Note what a statement gives names. A relative import must be absolute by then."""
+        """Note what a statement gives names."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 chain = tuple(alias.name.split("."))
                 scope.names[alias.asname or chain[0]] = Worth(ForeignName(chain if alias.asname else chain[:1]))
         elif isinstance(node, ast.ImportFrom):
+            module = absolute(node, scope.module.package).split(".")
             for alias in node.names:
-                scope.names[alias.asname or alias.name] = Worth(
-                    ForeignName((*(node.module or "").split("."), alias.name))
-                )
+                scope.names[alias.asname or alias.name] = Worth(ForeignName((*module, alias.name)))
         else:
             value = self.worth(node.value, scope, depth)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
