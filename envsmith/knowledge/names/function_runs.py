@@ -16,8 +16,6 @@ from envsmith.knowledge.names.dotted import absolute
 from envsmith.knowledge.names.scopes import FUNCTIONS, within
 from envsmith.knowledge.names.version_values import Evaluator, ForeignName, Function, RefusedError, ValueScope, Worth
 
-# Statements that are followed for one question.
-_MOST = 2000
 _CACHES = frozenset({"lru_cache", "cache", "functools.lru_cache", "functools.cache"})
 _ADDING = frozenset({"append", "extend"})
 _CHANGING = _ADDING | {"clear", "insert", "pop", "remove", "reverse", "setdefault", "sort", "update"}
@@ -51,8 +49,6 @@ class _Ended:
 class Interpreter(Evaluator):
     """An evaluator that follows functions."""
 
-    _steps = 0
-
     def run(
         self, called: Function, values: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
     ) -> Worth | None:
@@ -63,7 +59,6 @@ class Interpreter(Evaluator):
             return None
         if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within(node.body)):
             return None
-        self._steps = 0 if depth == 1 else self._steps
         positional = [*arguments.posonlyargs, *arguments.args]
         every = (*positional, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
         scope = ValueScope(called.scope, dict.fromkeys(a.arg for a in every if a))
@@ -86,8 +81,8 @@ class Interpreter(Evaluator):
     def _body(self, body: Sequence[ast.stmt], frame: _Frame) -> _Ended | None:
         """Follow statements, and return how they ended: ``None`` where they go on."""
         for node in body:
-            self._steps += 1
-            ended = self._statement(node, frame) if self._steps < _MOST else _Ended()
+            self.step()
+            ended = self._statement(node, frame)
             if ended is not None:
                 return ended
         return None
@@ -98,8 +93,7 @@ class Interpreter(Evaluator):
         if isinstance(node, (ast.Break, ast.Continue)):
             return _Ended(by=type(node))
         if isinstance(node, ast.Raise):
-            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-            raise RefusedError(ast.unparse(raised) if raised else "")
+            raise RefusedError(kind_of(node))
         if isinstance(node, ast.If):
             return self._branch(node, frame)
         if isinstance(node, ast.Assert):
@@ -197,11 +191,11 @@ class Interpreter(Evaluator):
         return self._body(node.orelse, frame) if test else self._undecided(node, frame)
 
     def _try(self, node: ast.Try, frame: _Frame) -> _Ended | None:
-        tries, frame.tries = frame.tries, not all(isinstance(h.body[-1], ast.Raise) for h in node.handlers)
+        tries, frame.tries = frame.tries, takes(node)
         try:
             ended = self._body(node.body, frame)
         except RefusedError as refused:
-            if frame.tries and any(_catches(handler, refused.kind) for handler in node.handlers):
+            if takes(node, refused.kind):
                 return _Ended()
             raise
         finally:
@@ -252,13 +246,20 @@ def _changeable(nodes: Sequence[ast.AST], scope: ValueScope) -> Iterator[str]:
             yield name
 
 
-def _catches(handler: ast.ExceptHandler, kind: str) -> bool:
-    """Return whether a handler may take an exception of a kind."""
+def kind_of(node: ast.Raise) -> str:
+    """Return the name of the exception that a statement raises."""
+    raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+    return ast.unparse(raised) if raised else ""
+
+
+def takes(node: ast.Try, kind: str = "") -> bool:
+    """Return whether a handler may take an exception of a kind, and does not raise one itself. ``""`` is any kind."""
     raised = getattr(builtins, kind, None)
-    parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    for part in parts:
-        name = ast.unparse(part).rpartition(".")[2] if part else "BaseException"
-        caught = getattr(builtins, name, None)
-        if not isinstance(raised, type) or (isinstance(caught, type) and issubclass(raised, caught)):
+    for handler in node.handlers:
+        parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        names = (ast.unparse(part).rpartition(".")[2] if part else "BaseException" for part in parts)
+        caught = [each for each in (getattr(builtins, name, None) for name in names) if isinstance(each, type)]
+        is_taken = not isinstance(raised, type) or any(issubclass(raised, each) for each in caught)
+        if is_taken and not isinstance(handler.body[-1], ast.Raise):
             return True
     return False

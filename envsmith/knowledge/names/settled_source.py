@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by
+from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by, kind_of, takes
 from envsmith.knowledge.names.guards import leaves
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
@@ -121,6 +121,7 @@ class _Settler:
         self._evaluator, self._scope, self._path, self._refusals = evaluator, scope, path, refusals
         self._body: list[ast.stmt] = []
         self._later: list[Callable[[], None]] = []
+        self._tries: list[ast.Try] = []
 
     def read(self, tree: ast.Module) -> None:
         """Work out what the names of the module are worth."""
@@ -144,6 +145,7 @@ class _Settler:
 
     def _statement(self, node: ast.stmt, scope: ValueScope) -> list[ast.stmt]:
         """Return what is left of a statement: a ``raise`` in the place of one that surely comes to it for stated releases."""
+        self._evaluator.begin()
         try:
             return self._settled(node, scope)
         except RefusedError as refused:
@@ -212,20 +214,25 @@ class _Settler:
         self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr, scope: ValueScope
     ) -> list[ast.stmt]:
         """Return a branch with a ``raise`` in the place of what ends the program, and note what stops there."""
-        refused = RefusedError().under(test, condition)
-        return [each for part in branch for each in (self._stop(part, refused) if self._ends(part, scope) else [part])]
+        stopped = list[ast.stmt]()
+        for part in branch:
+            end = self._end(part, scope)
+            stopped += self._stop(part, end.under(test, condition)) if end else [part]
+        return stopped
 
-    def _ends(self, node: ast.stmt, scope: ValueScope) -> bool:
+    def _end(self, node: ast.stmt, scope: ValueScope) -> RefusedError | None:
+        """Return how a statement ends the program, whatever is stated."""
         if isinstance(node, ast.Expr):
             try:
                 self._evaluator.worth(node.value, scope)
             except RefusedError as refused:
-                return not refused.packages
-        return isinstance(node, ast.Raise)
+                return None if refused.packages else refused
+        return RefusedError(kind_of(node)) if isinstance(node, ast.Raise) else None
 
     def _stop(self, node: ast.stmt, refused: RefusedError) -> list[ast.stmt]:
         refusal = VersionRefusal(packages=refused.packages, condition=refused.condition[:_LONGEST])
-        self._refusals[self._path, node.lineno] = refusal
+        if not any(takes(each, refused.kind) for each in self._tries):
+            self._refusals[self._path, node.lineno] = refusal
         return [node if isinstance(node, ast.Raise) else ast.copy_location(ast.Raise(exc=None, cause=None), node)]
 
     def _assertion(self, node: ast.Assert, scope: ValueScope) -> list[ast.stmt]:
@@ -234,7 +241,7 @@ class _Settler:
             return [node]
         if test.value:
             return []
-        return self._stop(node, RefusedError().under(test, node.test, holds=False))
+        return self._stop(node, RefusedError("AssertionError").under(test, node.test, holds=False))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: ValueScope) -> ast.stmt:
         scope.names[node.name] = Worth(Function(node, scope)) if isinstance(node, ast.FunctionDef) else None
@@ -260,7 +267,9 @@ class _Settler:
         runs_through = _runs_through(node)
         for name in ("body", "orelse", "finalbody"):
             if part := getattr(node, name, None):
+                self._tries += [node] if isinstance(node, ast.Try) and name == "body" else []
                 fields[name] = self._block(part, scope if runs_through else ValueScope(scope))
+                self._tries = [each for each in self._tries if each is not node]
         if handlers := getattr(node, "handlers", None):
             fields["handlers"] = [_with(h, body=self._block(h.body, ValueScope(scope))) for h in handlers]
         if not runs_through:

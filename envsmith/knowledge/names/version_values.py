@@ -18,14 +18,14 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envsmith.knowledge.names.dotted import absolute
-from envsmith.knowledge.names.plain_values import combined, function, method
+from envsmith.knowledge.names.plain_values import bounded, combined, function, method
 from envsmith.knowledge.names.scopes import Chain
 
 PYTHON = "python"
 # Their versions may name a build, which is not stated.
 _WITH_BUILDS = frozenset({"torch", "torchaudio", "torchvision"})
-# Calls of functions inside of functions that are followed.
-_DEPTH = 5
+# Calls of functions inside of functions that are followed, and steps for one question.
+_DEPTH, _MOST_STEPS = 5, 2000
 _OWN_VERSION = frozenset({"__version__", "VERSION"})
 _PLACES_OF_VERSION = frozenset({(), ("version",), ("compat", "v1"), ("compat", "v2")})  # of tensorflow
 _MAKE_VERSION = re.compile(
@@ -140,7 +140,17 @@ class Evaluator:
         itself: frozenset[str] = frozenset(),
     ) -> None:
         self._releases, self._own, self._has_name, self._itself = releases, own, has_name, itself
-        self.distribution = distribution
+        self.distribution, self._steps = distribution, 0
+
+    def begin(self) -> None:
+        """Begin another question, whose answer may take as many steps again."""
+        self._steps = 0
+
+    def step(self) -> None:
+        """Count what is followed again and again. ``ValueError`` where that is too much."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise ValueError("Cannot work out a value: it takes too many steps.")
 
     def is_there(self, chain: Chain) -> bool:
         """Return whether a name is surely there: that of a package whose release is stated, or one that this has."""
@@ -446,6 +456,7 @@ class Evaluator:
             return None
         result: list[Worth | None] = []
         for value in values.value:
+            self.step()
             self.assign(generator.target, Worth(value, values.packages), inner)
             tests = [self.truth(each, inner, depth) for each in generator.ifs]
             if None in tests:
@@ -473,7 +484,7 @@ class Evaluator:
             return None
         keywords = {name: part.value for name, part in (named or {}).items() if part}
         result = make(*(part.value for part in parts if part), **keywords)
-        return self._also(Worth(result), [*certain, *sources])
+        return self._also(Worth(bounded(result)), [*certain, *sources])
 
 
 def _is_series(value: object) -> bool:
