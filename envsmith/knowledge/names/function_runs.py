@@ -46,7 +46,7 @@ class _Ended:
     by: type[ast.stmt] = field(default=ast.Return)
 
 
-class Interpreter(Evaluator):
+class FunctionRuns(Evaluator):
     """An evaluator that follows functions."""
 
     def run(
@@ -138,7 +138,7 @@ class Interpreter(Evaluator):
             is_local = target.id in frame.scope.names and old is not None and isinstance(old.value, tuple)
             if is_local and node.func.attr in _ADDING and len(values) == 1:
                 is_one = node.func.attr == "append"
-                added = self._made(lambda first, more: (*first, more) if is_one else (*first, *more), [old, *values])
+                added = self._made(lambda first, last: (*first, last) if is_one else (*first, *last), [old, *values])
                 frame.scope.names[target.id] = added
                 return added is not None
         value = self.worth(node, frame.scope, frame.depth)
@@ -213,12 +213,12 @@ class Interpreter(Evaluator):
         """Return the stated packages that an import takes from, ``None`` where it may fail."""
         module = absolute(node, scope.module.package) if isinstance(node, ast.ImportFrom) else ""
         chains = [(*filter(None, module.split(".")), *alias.name.split(".")) for alias in node.names]
-        others = [
+        foreign = [
             chain for chain in chains if chain[0] not in _PRESENT and self._named(chain) == Worth(ForeignName(chain))
         ]
-        if not all(map(self.is_there, others)):
+        if not all(map(self.is_there, foreign)):
             return None
-        return frozenset(self.distribution(chain[0]) for chain in others)
+        return frozenset(self.distribution(chain[0]) for chain in foreign)
 
 
 def bound(nodes: Sequence[ast.AST]) -> Iterator[str]:

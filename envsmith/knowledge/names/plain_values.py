@@ -55,10 +55,11 @@ def method(value: Any, name: str) -> Callable[..., object] | None:
     if kind is None or name not in _METHODS[kind]:
         return None
     if kind is re.Pattern:
-        return lambda *given: _matched(value, name, *given)
+        return lambda *arguments: _matched(value, name, *arguments)
     if kind is tuple and name == "copy":
         return lambda: value
-    return lambda *given, **named: getattr(str(value) if kind is str else value, name)(*given, **named)
+    answer: Callable[..., object] = getattr(str(value) if kind is str else value, name)
+    return answer
 
 
 def function(name: str) -> Callable[..., object] | None:
@@ -71,7 +72,7 @@ def function(name: str) -> Callable[..., object] | None:
     if name == "re.compile":
         return re.compile
     if module == "re" and member in _OF_PATTERNS:
-        return lambda pattern, *given: _matched(re.compile(pattern), member, *given)
+        return lambda pattern, *arguments: _matched(re.compile(pattern), member, *arguments)
     return None
 
 
@@ -96,10 +97,10 @@ def bounded(value: Any) -> object:
     return value if isinstance(value, dict) else tuple(value)
 
 
-def _matched(pattern: re.Pattern[str], name: str, *given: Any) -> object:
+def _matched(pattern: re.Pattern[str], name: str, *arguments: Any) -> object:
     """Return what a method of a pattern answers. ``ValueError`` where that may last."""
-    text, signs = str(given[-1]), pattern.pattern
+    text, signs = str(arguments[-1]), pattern.pattern
     groups = len(re.findall(r"\)[*+{]", signs))
     if len(text) > _LONGEST_TEXT or groups > _MOST_GROUPS or len(re.findall(r"[*+{]", signs)) > _MOST_REPEATS:
         raise ValueError("Cannot hold a text against a pattern: it may last.")
-    return getattr(pattern, name)(*given)
+    return getattr(pattern, name)(*arguments)

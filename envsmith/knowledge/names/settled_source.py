@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by, kind_of, takes
+from envsmith.knowledge.names.function_runs import FunctionRuns, bound, bound_by, kind_of, takes
 from envsmith.knowledge.names.guards import leaves
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
@@ -61,7 +61,7 @@ class SettledSources:
         self._texts = texts
         self._paths = {module_of(path): path for path in texts if path.endswith(".py")}
         stated = {**releases, **({PYTHON: python} if python else {})}
-        self._evaluator = Interpreter(stated, distribution, self._own, has_name, itself=itself)
+        self._evaluator = FunctionRuns(stated, distribution, self._own, has_name, itself=itself)
         self._scopes: dict[str, ValueScope] = {}
         self._settlers: dict[str, _Settler] = {}
         self.refusals: dict[tuple[str, int], VersionRefusal] = {}
@@ -113,7 +113,7 @@ class _Settler:
 
     def __init__(
         self,
-        evaluator: Interpreter,
+        evaluator: FunctionRuns,
         scope: ValueScope,
         path: str,
         refusals: dict[tuple[str, int], VersionRefusal],
@@ -282,15 +282,15 @@ class _Settler:
         for part in node.body:
             if isinstance(part, (ast.Import, ast.ImportFrom)):
                 self._evaluator.bind(part, names)
-                taken = self._evaluator.taken_by(part, names)
+                origins = self._evaluator.taken_by(part, names)
             elif isinstance(part, ast.Assign) and (worth := self._evaluator.worth(part.value, names)):
                 self._evaluator.bind(part, names)
-                taken = worth.packages
+                origins = worth.packages
             else:
-                taken = None
-            if taken is None:
+                origins = None
+            if origins is None:
                 return frozenset()
-            packages |= taken
+            packages |= origins
         return packages
 
     def _forget(self, nodes: Sequence[ast.AST], scope: ValueScope) -> None:
