@@ -21,7 +21,10 @@ def settled_sources(
 ) -> SettledSources:
     """Return the sources of the release ``itself``, by its name, as they run beside the stated versions."""
     own = by_distribution(itself)
-    releases, by_module = by_distribution(versions) | own, distributions_by_module() | dict.fromkeys([root], *own)
+    releases, by_module = (
+        by_distribution(versions) | own,
+        distributions_by_module() | dict.fromkeys([root], next(iter(own), root)),
+    )
 
     def has_name(chain: Chain) -> bool:
         presence = names.ask(".".join(chain))

@@ -16,8 +16,6 @@ from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.scopes import FUNCTIONS, within
 from envsmith.knowledge.names.version_values import Evaluator, ForeignName, Function, RefusedError, ValueScope, Worth
 
-# Statements that are followed for one question.
-_MOST = 2000
 _WARNING = frozenset({"warn", "warning", "warn_once", "warning_once"})
 _OF_LATER = frozenset({"DeprecationWarning", "FutureWarning", "PendingDeprecationWarning"})
 _CACHES = frozenset({"lru_cache", "cache", "functools.lru_cache", "functools.cache"})
@@ -50,10 +48,8 @@ class _Ended:
     by: type[ast.stmt] = field(default=ast.Return)
 
 
-class Interpreter(Evaluator):
+class FunctionRuns(Evaluator):
     """An evaluator that follows functions."""
-
-    _steps = 0
 
     def run(
         self, called: Function, values: Sequence[Worth | None], named: Mapping[str, Worth | None], depth: int
@@ -65,7 +61,6 @@ class Interpreter(Evaluator):
             return None
         if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within(node.body)):
             return None
-        self._steps = 0 if depth == 1 else self._steps
         positional = [*arguments.posonlyargs, *arguments.args]
         every = (*positional, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
         scope = ValueScope(called.scope, dict.fromkeys(a.arg for a in every if a))
@@ -88,8 +83,8 @@ class Interpreter(Evaluator):
     def _body(self, body: Sequence[ast.stmt], frame: _Frame) -> _Ended | None:
         """Follow statements, and return how they ended: ``None`` where they go on."""
         for node in body:
-            self._steps += 1
-            ended = self._statement(node, frame) if self._steps < _MOST else _Ended()
+            self.step()
+            ended = self._statement(node, frame)
             if ended is not None:
                 return ended
         return None
@@ -100,8 +95,7 @@ class Interpreter(Evaluator):
         if isinstance(node, (ast.Break, ast.Continue)):
             return _Ended(by=type(node))
         if isinstance(node, ast.Raise):
-            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-            raise RefusedError(ast.unparse(raised) if raised else "")
+            raise RefusedError(kind_of(node))
         if isinstance(node, ast.If):
             return self._branch(node, frame)
         if isinstance(node, ast.Assert):
@@ -119,11 +113,9 @@ class Interpreter(Evaluator):
 
     def _simple(self, node: ast.stmt, frame: _Frame) -> _Ended | None:
         scope, is_known = frame.scope, True
-        if isinstance(node, ast.ImportFrom):
-            node = ast.ImportFrom(module=absolute(node, scope.module.package), names=node.names, level=0)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self.bind(node, scope, frame.depth)
-            is_known = self._is_present(node)
+            is_known = self.taken_by(node, scope) is not None
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             self.bind(node, scope, frame.depth)
             is_known = all(scope.get(name) for name in bound([node]))
@@ -148,7 +140,7 @@ class Interpreter(Evaluator):
             is_local = target.id in frame.scope.names and old is not None and isinstance(old.value, tuple)
             if is_local and node.func.attr in _ADDING and len(values) == 1:
                 is_one = node.func.attr == "append"
-                added = self._made(lambda first, more: (*first, more) if is_one else (*first, *more), [old, *values])
+                added = self._made(lambda first, last: (*first, last) if is_one else (*first, *last), [old, *values])
                 frame.scope.names[target.id] = added
                 return added is not None
         value = self.worth(node, frame.scope, frame.depth)
@@ -204,11 +196,11 @@ class Interpreter(Evaluator):
         return self._body(node.orelse, frame) if test else self._undecided(node, frame)
 
     def _try(self, node: ast.Try, frame: _Frame) -> _Ended | None:
-        tries, frame.tries = frame.tries, not all(isinstance(h.body[-1], ast.Raise) for h in node.handlers)
+        tries, frame.tries = frame.tries, takes(node)
         try:
             ended = self._body(node.body, frame)
         except RefusedError as refused:
-            if frame.tries and any(_catches(handler, refused.kind) for handler in node.handlers):
+            if takes(node, refused.kind):
                 return _Ended()
             raise
         finally:
@@ -222,16 +214,16 @@ class Interpreter(Evaluator):
         frame.scope.names |= dict.fromkeys([*bound([node]), *_changeable([node], frame.scope)])
         return None
 
-    def _is_present(self, node: ast.Import | ast.ImportFrom) -> bool:
-        """Return whether an import surely passes."""
-        names = [(node.module or "", a.name) for a in node.names] if isinstance(node, ast.ImportFrom) else []
-        chains = [tuple(a.name.split(".")) for a in node.names] if isinstance(node, ast.Import) else []
-        chains += [(*module.split("."), name) for module, name in names]
-        return all(chain[0] in _PRESENT or self.is_there(chain) or self._is_own(chain) for chain in chains)
-
-    def _is_own(self, chain: tuple[str, ...]) -> bool:
-        worth = self._named(chain)
-        return worth is not None and worth.value != ForeignName(chain)
+    def taken_by(self, node: ast.Import | ast.ImportFrom, scope: ValueScope) -> frozenset[str] | None:
+        """Return the stated packages that an import takes from, ``None`` where it may fail."""
+        module = absolute(node, scope.module.package) if isinstance(node, ast.ImportFrom) else ""
+        chains = [(*filter(None, module.split(".")), *alias.name.split(".")) for alias in node.names]
+        foreign = [
+            chain for chain in chains if chain[0] not in _PRESENT and self._named(chain) == Worth(ForeignName(chain))
+        ]
+        if not all(map(self.is_there, foreign)):
+            return None
+        return frozenset(self.distribution(chain[0]) for chain in foreign)
 
 
 def is_warning(node: ast.stmt) -> bool:
@@ -267,13 +259,20 @@ def _changeable(nodes: Sequence[ast.AST], scope: ValueScope) -> Iterator[str]:
             yield name
 
 
-def _catches(handler: ast.ExceptHandler, kind: str) -> bool:
-    """Return whether a handler may take an exception of a kind."""
+def kind_of(node: ast.Raise) -> str:
+    """Return the name of the exception that a statement raises."""
+    raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+    return ast.unparse(raised) if raised else ""
+
+
+def takes(node: ast.Try, kind: str = "") -> bool:
+    """Return whether a handler may take an exception of a kind, and does not raise one itself. ``""`` is any kind."""
     raised = getattr(builtins, kind, None)
-    parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    for part in parts:
-        name = ast.unparse(part).rpartition(".")[2] if part else "BaseException"
-        caught = getattr(builtins, name, None)
-        if not isinstance(raised, type) or (isinstance(caught, type) and issubclass(raised, caught)):
+    for handler in node.handlers:
+        parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        names = (ast.unparse(part).rpartition(".")[2] if part else "BaseException" for part in parts)
+        caught = [each for each in (getattr(builtins, name, None) for name in names) if isinstance(each, type)]
+        is_taken = not isinstance(raised, type) or any(issubclass(raised, each) for each in caught)
+        if is_taken and not isinstance(handler.body[-1], ast.Raise):
             return True
     return False

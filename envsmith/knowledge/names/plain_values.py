@@ -55,23 +55,24 @@ def method(value: Any, name: str) -> Callable[..., object] | None:
     if kind is None or name not in _METHODS[kind]:
         return None
     if kind is re.Pattern:
-        return lambda *given: _matched(value, name, *given)
+        return lambda *arguments: _matched(value, name, *arguments)
     if kind is tuple and name == "copy":
         return lambda: value
-    return lambda *given, **named: _bounded(getattr(str(value) if kind is str else value, name)(*given, **named))
+    answer: Callable[..., object] = getattr(str(value) if kind is str else value, name)
+    return answer
 
 
 def function(name: str) -> Callable[..., object] | None:
     """Return a function of Python by its dotted name. Those of the environment find no variable."""
     module, _, member = name.rpartition(".")
     if module == "builtins" and member in _BUILTINS:
-        return lambda *given, **named: _bounded(_BUILTINS[member](*given, **named))
+        return _BUILTINS[member]
     if name in {"os.getenv", "os.environ.get"}:
         return lambda _name, default=None: default
     if name == "re.compile":
         return re.compile
     if module == "re" and member in _OF_PATTERNS:
-        return lambda pattern, *given: _matched(re.compile(pattern), member, *given)
+        return lambda pattern, *arguments: _matched(re.compile(pattern), member, *arguments)
     return None
 
 
@@ -80,22 +81,26 @@ def combined(kind: ast.operator, first: Any, second: Any) -> object:
     factors = [each if isinstance(each, (int, float)) else len(each) for each in (first, second)]
     if type(kind) not in _COMBINED or (isinstance(kind, ast.Mult) and abs(factors[0] * factors[1]) > _MOST):
         raise ValueError("Cannot work out a value: the operator is not known, or makes too much.")
-    return _bounded(_COMBINED[type(kind)](first, second))
+    return _COMBINED[type(kind)](first, second)
 
 
-def _bounded(value: Any) -> object:
-    """Return a value. ``ValueError`` where it is too great."""
-    size = abs(value) / _GREATEST if isinstance(value, (int, float)) else 0
-    if size > 1 or (hasattr(value, "__len__") and len(value) > _MOST):
+def bounded(value: Any) -> object:
+    """Return a value, a tuple for what is a list or a view. ``ValueError`` where it is too great, or lists are in lists of lists."""
+    is_great = isinstance(value, (int, float)) and abs(value) > _GREATEST
+    if is_great or (hasattr(value, "__len__") and len(value) > _MOST):
         raise ValueError("Cannot work out a value: it is too great.")
-    is_many = hasattr(value, "__iter__") and not isinstance(value, (str, dict))
-    return tuple(value) if is_many else value
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return value
+    inner = [each for each in (value.values() if isinstance(value, dict) else value) if isinstance(each, (tuple, dict))]
+    if any(isinstance(part, (tuple, dict)) for each in inner for part in each):
+        raise ValueError("Cannot work out a value: it is too deep.")
+    return value if isinstance(value, dict) else tuple(value)
 
 
-def _matched(pattern: re.Pattern[str], name: str, *given: Any) -> object:
+def _matched(pattern: re.Pattern[str], name: str, *arguments: Any) -> object:
     """Return what a method of a pattern answers. ``ValueError`` where that may last."""
-    text, signs = str(given[-1]), pattern.pattern
+    text, signs = str(arguments[-1]), pattern.pattern
     groups = len(re.findall(r"\)[*+{]", signs))
     if len(text) > _LONGEST_TEXT or groups > _MOST_GROUPS or len(re.findall(r"[*+{]", signs)) > _MOST_REPEATS:
         raise ValueError("Cannot hold a text against a pattern: it may last.")
-    return _bounded(getattr(pattern, name)(*given))
+    return getattr(pattern, name)(*arguments)

@@ -14,8 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
-from envsmith.knowledge.names.dotted import absolute
-from envsmith.knowledge.names.function_runs import Interpreter, bound, bound_by, is_warning
+from envsmith.knowledge.names.function_runs import FunctionRuns, bound, bound_by, is_warning, kind_of, takes
 from envsmith.knowledge.names.guards import leaves
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
@@ -68,7 +67,7 @@ class SettledSources:
         self._texts = texts
         self._paths = {module_of(path): path for path in texts if path.endswith(".py")}
         stated = {**releases, **({PYTHON: python} if python else {})}
-        self._evaluator = Interpreter(stated, distribution, self._own, has_name, itself=itself)
+        self._evaluator = FunctionRuns(stated, distribution, self._own, has_name, itself=itself)
         self._scopes: dict[str, ValueScope] = {}
         self._settlers: dict[str, _Settler] = {}
         self.refusals: dict[tuple[str, int], VersionRefusal] = {}
@@ -122,7 +121,7 @@ class _Settler:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluator: FunctionRuns,
         scope: ValueScope,
         path: str,
         refusals: dict[tuple[str, int], VersionRefusal],
@@ -133,6 +132,7 @@ class _Settler:
         self._doubts = 0  # statements around that may not run at the import
         self._body: list[ast.stmt] = []
         self._later: list[Callable[[], None]] = []
+        self._tries: list[ast.Try] = []
 
     def read(self, tree: ast.Module) -> None:
         """Work out what the names of the module are worth."""
@@ -157,6 +157,7 @@ class _Settler:
 
     def _statement(self, node: ast.stmt, scope: ValueScope) -> list[ast.stmt]:
         """Return what is left of a statement: a ``raise`` in the place of one that surely comes to it for stated releases."""
+        self._evaluator.begin()
         try:
             return self._settled(node, scope)
         except RefusedError as refused:
@@ -176,7 +177,7 @@ class _Settler:
         if isinstance(node, _COMPOUND):
             return self._compound(node, scope)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self._imported(node, scope)
+            self._evaluator.bind(node, scope)
             return [node]
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._evaluator.bind(node, scope)
@@ -189,12 +190,6 @@ class _Settler:
         if any(isinstance(part, (ast.IfExp)) for part in within([node])):
             return [_Expressions(self._evaluator, scope).visit(copy.deepcopy(node))]
         return [node]
-
-    def _imported(self, node: ast.Import | ast.ImportFrom, scope: ValueScope) -> None:
-        if isinstance(node, ast.Import):
-            self._evaluator.bind(node, scope)
-            return
-        self._evaluator.bind(_with(node, module=absolute(node, scope.module.package), level=0), scope)
 
     def _branch(self, node: ast.If, scope: ValueScope) -> list[ast.stmt]:
         test = self._evaluator.truth(node.test, scope)
@@ -245,11 +240,14 @@ class _Settler:
         self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr, scope: ValueScope
     ) -> list[ast.stmt]:
         """Return a branch with a ``raise`` in the place of what ends the program, and note what stops there."""
-        refused = RefusedError().under(test, condition)
-        self._evaluator.warned[:] = [refused]
+        self._evaluator.warned[:] = [RefusedError().under(test, condition)]
         for part in filter(is_warning, branch):
             self._warned(part)
-        return [each for part in branch for each in (self._stop(part, refused) if self._ends(part, scope) else [part])]
+        stopped = list[ast.stmt]()
+        for part in branch:
+            end = self._end(part, scope)
+            stopped += self._stop(part, end.under(test, condition)) if end else [part]
+        return stopped
 
     def _warned(self, node: ast.stmt) -> None:
         for warned in self._evaluator.warned if not self._doubts else ():
@@ -264,17 +262,19 @@ class _Settler:
         finally:
             self._doubts -= 1
 
-    def _ends(self, node: ast.stmt, scope: ValueScope) -> bool:
+    def _end(self, node: ast.stmt, scope: ValueScope) -> RefusedError | None:
+        """Return how a statement ends the program, whatever is stated."""
         if isinstance(node, ast.Expr):
             try:
                 self._evaluator.worth(node.value, scope)
             except RefusedError as refused:
-                return not refused.packages
-        return isinstance(node, ast.Raise)
+                return None if refused.packages else refused
+        return RefusedError(kind_of(node)) if isinstance(node, ast.Raise) else None
 
     def _stop(self, node: ast.stmt, refused: RefusedError) -> list[ast.stmt]:
         refusal = VersionRefusal(packages=refused.packages, condition=refused.condition[:_LONGEST])
-        self._refusals[self._path, node.lineno] = refusal
+        if not any(takes(each, refused.kind) for each in self._tries):
+            self._refusals[self._path, node.lineno] = refusal
         return [node if isinstance(node, ast.Raise) else ast.copy_location(ast.Raise(exc=None, cause=None), node)]
 
     def _assertion(self, node: ast.Assert, scope: ValueScope) -> list[ast.stmt]:
@@ -283,7 +283,7 @@ class _Settler:
             return [node]
         if test.value:
             return []
-        return self._stop(node, RefusedError().under(test, node.test, holds=False))
+        return self._stop(node, RefusedError("AssertionError").under(test, node.test, holds=False))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: ValueScope) -> ast.stmt:
         scope.names[node.name] = Worth(Function(node, scope)) if isinstance(node, ast.FunctionDef) else None
@@ -299,7 +299,7 @@ class _Settler:
         return settled
 
     def _compound(self, node: ast.stmt, scope: ValueScope) -> list[ast.stmt]:
-        packages = self._surely(node.body) if isinstance(node, (ast.Try, ast.With)) else frozenset[str]()
+        packages = self._surely(node.body, scope) if isinstance(node, (ast.Try, ast.With)) else frozenset[str]()
         if packages and isinstance(node, ast.Try):
             return self._because(packages, [*node.body, *node.orelse, *node.finalbody], scope)
         if packages and isinstance(node, ast.With):
@@ -310,7 +310,9 @@ class _Settler:
             is_certain = name == "body" and isinstance(node, _RUN)
             with nullcontext() if is_certain else self._in_doubt():
                 if part := getattr(node, name, None):
+                    self._tries += [node] if isinstance(node, ast.Try) and name == "body" else []
                     fields[name] = self._block(part, scope if runs_through else ValueScope(scope))
+                    self._tries = [each for each in self._tries if each is not node]
         if handlers := getattr(node, "handlers", None):
             with self._in_doubt():
                 fields["handlers"] = [_with(h, body=self._block(h.body, ValueScope(scope))) for h in handlers]
@@ -326,19 +328,22 @@ class _Settler:
                 scope.names[name] = Worth(worth.value, worth.packages | packages)
         return settled
 
-    def _surely(self, body: Sequence[ast.stmt]) -> frozenset[str]:
-        """Return the packages from which statements take names that are there. They do nothing that may fail."""
-        chains = list[Chain]()
+    def _surely(self, body: Sequence[ast.stmt], scope: ValueScope) -> frozenset[str]:
+        """Return the packages from which statements take what is there. They do nothing that may fail."""
+        names, packages = ValueScope(scope), frozenset[str]()
         for part in body:
-            if isinstance(part, ast.ImportFrom) and not part.level:
-                chains += [(*(part.module or "").split("."), alias.name) for alias in part.names]
-            elif isinstance(part, ast.Import):
-                chains += [tuple(alias.name.split(".")) for alias in part.names]
-            elif not isinstance(part, ast.Assign) or not isinstance(part.value, ast.Constant):
+            if isinstance(part, (ast.Import, ast.ImportFrom)):
+                self._evaluator.bind(part, names)
+                origins = self._evaluator.taken_by(part, names)
+            elif isinstance(part, ast.Assign) and (worth := self._evaluator.worth(part.value, names)):
+                self._evaluator.bind(part, names)
+                origins = worth.packages
+            else:
+                origins = None
+            if origins is None:
                 return frozenset()
-        if not all(map(self._evaluator.is_there, chains)):
-            return frozenset()
-        return frozenset(self._evaluator.distribution(chain[0]) for chain in chains)
+            packages |= origins
+        return packages
 
     def _forget(self, nodes: Sequence[ast.AST], scope: ValueScope) -> None:
         """Note that what a statement binds is not known any more, but for the one package that a name stands for."""

@@ -17,14 +17,15 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envsmith.knowledge.names.plain_values import combined, function, method
+from envsmith.knowledge.names.dotted import absolute
+from envsmith.knowledge.names.plain_values import bounded, combined, function, method
 from envsmith.knowledge.names.scopes import Chain
 
 PYTHON = "python"
 # Their versions may name a build, which is not stated.
 _WITH_BUILDS = frozenset({"torch", "torchaudio", "torchvision"})
-# Calls of functions inside of functions that are followed.
-_DEPTH = 5
+# Calls of functions inside of functions that are followed, and steps for one question.
+_DEPTH, _MOST_STEPS = 5, 2000
 _OWN_VERSION = frozenset({"__version__", "VERSION"})
 _PLACES_OF_VERSION = frozenset({(), ("version",), ("compat", "v1"), ("compat", "v2")})  # of tensorflow
 _MAKE_VERSION = re.compile(
@@ -140,8 +141,18 @@ class Evaluator:
         itself: frozenset[str] = frozenset(),
     ) -> None:
         self._releases, self._own, self._has_name, self._itself = releases, own, has_name, itself
-        self.distribution = distribution
+        self.distribution, self._steps = distribution, 0
         self.warned: list[RefusedError] = []
+
+    def begin(self) -> None:
+        """Begin another question, whose answer may take as many steps again."""
+        self._steps = 0
+
+    def step(self) -> None:
+        """Count what is followed again and again. ``ValueError`` where that is too much."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise ValueError("Cannot work out a value: it takes too many steps.")
 
     def is_there(self, chain: Chain) -> bool:
         """Return whether a name is surely there: that of a package whose release is stated, or one that this has."""
@@ -354,16 +365,15 @@ class Evaluator:
     def bind(
         self, node: ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign, scope: ValueScope, depth: int = 0
     ) -> None:
-        """Note what a statement gives names. A relative import must be absolute by then."""
+        """Note what a statement gives names."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 chain = tuple(alias.name.split("."))
                 scope.names[alias.asname or chain[0]] = Worth(ForeignName(chain if alias.asname else chain[:1]))
         elif isinstance(node, ast.ImportFrom):
+            module = absolute(node, scope.module.package).split(".")
             for alias in node.names:
-                scope.names[alias.asname or alias.name] = Worth(
-                    ForeignName((*(node.module or "").split("."), alias.name))
-                )
+                scope.names[alias.asname or alias.name] = Worth(ForeignName((*module, alias.name)))
         else:
             value = self.worth(node.value, scope, depth)
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -449,6 +459,7 @@ class Evaluator:
             return None
         result: list[Worth | None] = []
         for value in values.value:
+            self.step()
             self.assign(generator.target, Worth(value, values.packages), inner)
             tests = [self.truth(each, inner, depth) for each in generator.ifs]
             if None in tests:
@@ -476,7 +487,7 @@ class Evaluator:
             return None
         keywords = {name: part.value for name, part in (named or {}).items() if part}
         result = make(*(part.value for part in parts if part), **keywords)
-        return self._also(Worth(result), [*certain, *sources])
+        return self._also(Worth(bounded(result)), [*certain, *sources])
 
 
 def _is_series(value: object) -> bool:

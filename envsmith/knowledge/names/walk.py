@@ -144,7 +144,9 @@ class Walk:
         above = self.module(parent)
         unknown = _union(having for body, having in above.of(name) if body == "~") if above else 0
         if above and above.bits & ~present:
-            unknown |= _union(place.bits for place in self.find(parent, name, above.bits).places if place.kind == "external")
+            unknown |= _union(
+                place.bits for place in self.find(parent, name, above.bits).places if place.kind == "external"
+            )
         if parent and not (above and above.bits == self._everything):
             unknown |= self.as_module(parent).unknown
         unknown = self._everything if self._unmeasured(path) else unknown

@@ -290,3 +290,42 @@ def test_a_call_that_may_not_come_to_its_raise_is_none(body):
     _, sources = settled_sources(source)
 
     assert ("pkg/__init__.py", len(source.splitlines())) not in sources.refusals
+
+
+@pytest.mark.parametrize(
+    ("kind", "handler", "count"),
+    [
+        ("RuntimeError", "except RuntimeError:\n    pass", 0),
+        ("RuntimeError", "except (ImportError, Exception):\n    pass", 0),
+        ("OwnError", "except ImportError:\n    pass", 0),
+        ("RuntimeError", "except ImportError:\n    pass", 1),
+        ("RuntimeError", "except RuntimeError as error:\n    raise ImportError from error", 1),
+    ],
+)
+def test_a_raise_that_a_handler_takes_is_no_refusal(kind, handler, count):
+    source = (
+        f"import flash_attn\ntry:\n    if flash_attn.__version__ < '2.7':\n        raise {kind}('too old')\n{handler}\n"
+    )
+
+    _, sources = settled_sources(source)
+
+    assert len(sources.refusals) == count
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[a + b + c for a in range(1000) for b in range(1000)]",
+        "[[[c for c in range(999)] for b in range(999)] for a in range(999)]",
+        "grown()",
+        "nested()",
+    ],
+)
+def test_a_value_that_has_no_end_is_not_worked_out(value):
+    source = (
+        "import flash_attn\ndef grown():\n    text = flash_attn.__version__\n    while True:\n        text += text\n"
+        "def nested():\n    part = (0.5,)\n    for _ in range(99):\n        part = (part, part)\n    return str(part)\n"
+        f"if {value} and flash_attn.__version__ < '2.7':\n    import taken\n"
+    )
+
+    assert "if " in settled(source)
