@@ -48,6 +48,8 @@ _COMBINED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv, ast.Mult: operator.mul,
 }  # fmt: skip
 
+_COMPARING = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
+
 
 def method(value: Any, name: str) -> Callable[..., object] | None:
     """Return a method of a plain value, ``None`` where it is not one that is worked out."""
@@ -71,6 +73,9 @@ def function(name: str) -> Callable[..., object] | None:
         return lambda _name, default=None: default
     if name == "re.compile":
         return re.compile
+    if module == "operator" and member in _COMPARING:
+        answer: Callable[..., object] = getattr(operator, member)
+        return answer
     if module == "re" and member in _OF_PATTERNS:
         return lambda pattern, *arguments: _matched(re.compile(pattern), member, *arguments)
     return None

@@ -196,9 +196,7 @@ class Evaluator:
         if isinstance(node, (ast.Tuple, ast.List)):
             return self._made(lambda *values: values, [self.worth(each, scope, depth) for each in node.elts])
         if isinstance(node, ast.Dict):
-            parts = [self.worth(each, scope, depth) for each in (*node.keys, *node.values)]
-            half = len(node.keys)
-            return self._made(lambda *values: dict(zip(values[:half], values[half:], strict=True)), parts)
+            return self._table(node, scope, depth)
         if isinstance(node, ast.Subscript):
             return self._part(node, scope, depth)
         if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
@@ -440,6 +438,15 @@ class Evaluator:
         if decisive := next((part for part in parts if part and bool(part.value) is ends), None):
             return decisive
         return self._also(Worth(not ends), parts) if None not in parts else None
+
+    def _table(self, node: ast.Dict, scope: ValueScope, depth: int) -> Worth | None:
+        """Return a dictionary, whose values may be functions."""
+        keys = self._made(lambda *each: each, [self.worth(each, scope, depth) for each in node.keys])
+        values = [self.worth(each, scope, depth) for each in node.values]
+        known = [value for value in values if value]
+        if keys is None or len(known) < len(values):
+            return None
+        return self._also(Worth(bounded(dict(zip(keys.value, (v.value for v in known), strict=True)))), [keys, *known])
 
     def _part(self, node: ast.Subscript, scope: ValueScope, depth: int) -> Worth | None:
         base = self.worth(node.value, scope, depth)

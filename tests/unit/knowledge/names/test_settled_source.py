@@ -101,6 +101,17 @@ def test_what_a_try_takes_decides_where_the_stated_release_has_it():
     assert settled(flag.format("newer_func")).endswith("\nif HAS:\n    import taken")
 
 
+def test_a_table_of_operators_compares_versions():
+    source = (
+        "import operator, torch\nfrom packaging.version import parse\nTABLE = {'<': operator.lt, '>=': operator.ge}\n"
+        "def compare(a, sign, b):\n    if sign not in TABLE:\n        raise ValueError(sign)\n"
+        "    return TABLE[sign](parse(a), parse(b))\n"
+        "if compare(torch.__version__, '<', '2.0'):\n    import old\nelse:\n    import new"
+    )
+
+    assert settled(source).endswith("\nimport new")
+
+
 def test_a_long_chain_of_calls_on_what_nobody_knows_is_read_once():
     calls = ".replace('a', 'b')" * 60
 
