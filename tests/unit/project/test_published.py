@@ -833,6 +833,15 @@ def test_a_method_that_does_not_take_what_a_release_gives_it_is_a_warning():
     assert "stands in the place of transformers.Trainer.log and does not take start_time" in finding.message
 
 
+def test_a_file_of_objects_that_torch_refuses_to_read_is_a_warning():
+    source = "import torch\n\ndef load(path):\n    return torch.load(path, map_location='cpu').eval()\n"
+
+    [finding] = judged(index_of("1.2", source=source), "nobody-knows==1.2 torch==2.6.0").findings
+
+    assert (finding.severity, finding.rule) == (Severity.WARNING, "release-uses")
+    assert "calls torch.load() without weights_only and takes eval of it, which torch 2.6.0 refuses" in finding.message
+
+
 def test_a_release_that_the_index_does_not_have_is_said():
     assert judged(index_of("1.2"), "nobody-knows==3 torch==2.4.0").unknown == (
         "what nobody-knows 3 asks for: the package index has no such release",
