@@ -17,7 +17,7 @@ from functools import partial
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
-from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
+from envsmith.knowledge.names.guards import AVAILABLE, TYPE_ERRORS, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.own_classes import Ancestors
 from envsmith.knowledge.names.scopes import (
@@ -238,7 +238,8 @@ class _Reader:
                 self.result.stops.append(Stop(line=node.lineno, function=self.function, guard=guard))
 
     def attempt(self, node: ast.Try, guard: Guard) -> None:
-        self.block(node.body, replace(guard, caught=guard.caught or catches(node)))
+        fits = guard.fits or catches(node, TYPE_ERRORS)
+        self.block(node.body, replace(guard, caught=guard.caught or catches(node), fits=fits))
         for handler in node.handlers:
             self.block(handler.body, replace(guard, branch=True, version=True))
         self.block(node.orelse, replace(guard, branch=True))
@@ -330,7 +331,7 @@ class _Reader:
         function, outer, bases = self.function, self.scopes, self.bases
         self.function, self.scopes, self.bases = function or name, [*scopes, scope], [*bases, base]
         # Nothing in a function is caught by what stood around its definition.
-        self.block(node.body, replace(guard, caught=False, nested=function is not None))
+        self.block(node.body, replace(guard, caught=False, fits=False, nested=function is not None))
         self.function, self.scopes, self.bases = function, outer, bases
         self.bodies.pop()
 
@@ -464,7 +465,7 @@ class _Reader:
                     line=line,
                     function=self.function,
                     member=origin.member,
-                    keywords=keywords,
+                    keywords=() if guard.fits else keywords,
                     guard=guard,
                 )
             )
