@@ -11,6 +11,7 @@ from envsmith.knowledge.names.conditions import Truth, truth
 from envsmith.knowledge.names.scopes import Chain
 
 AVAILABLE = re.compile(r"(?:\w+\.)*_?is_(\w+)_available")
+TYPE_ERRORS = frozenset({"TypeError", "Exception", "BaseException"})
 _CATCHES = frozenset({"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"})
 
 
@@ -26,11 +27,12 @@ class Test(NamedTuple):
 class Guard:
     """``caught``: a handler takes the failure. ``version``: a condition asks for it. ``branch``: another condition.
 
-    ``available`` are packages that a condition wants to be there (``is_accelerate_available()``). ``nested``: in a
+    ``fits``: a handler takes what a call does not accept. ``available`` are packages that a condition wants to be there (``is_accelerate_available()``). ``nested``: in a
     function inside of another one, which may never be called.
     """
 
     caught: bool = False
+    fits: bool = False
     version: bool = False
     branch: bool = False
     nested: bool = False
@@ -48,11 +50,11 @@ def leaves(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
 
 
-def catches(node: ast.Try) -> bool:
-    """Return whether a handler takes a missing name. One that raises another error does not."""
+def catches(node: ast.Try, errors: frozenset[str] = _CATCHES) -> bool:
+    """Return whether a handler takes a missing name, or one of other errors. One that raises another error does not."""
     for handler in node.handlers:
         parts = {getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(handler.type)} if handler.type else _CATCHES
-        if parts & _CATCHES:
+        if parts & errors:
             return not isinstance(handler.body[-1], ast.Raise)
     return False
 

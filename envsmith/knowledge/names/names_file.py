@@ -198,6 +198,10 @@ class ModuleLines:
         """Return the names that a release binds in the module itself."""
         return frozenset(re.findall(r"^([A-Za-z_]\w*) ", self._text, re.MULTILINE))
 
+    def has_members(self, name: str) -> bool:
+        """Return whether a class has a member in any release."""
+        return f"\n{name}." in self._text
+
     def classes_with(self, member: str) -> tuple[str, ...]:
         """Return the classes whose body has a member of that name, in any release."""
         return tuple(dict.fromkeys(re.findall(rf"^(\w+)\.{re.escape(member)} ", self._text, re.MULTILINE)))

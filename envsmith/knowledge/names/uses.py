@@ -20,7 +20,7 @@ from envsmith.knowledge.names.calls import attributes_of, positions_of, values_o
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
-from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
+from envsmith.knowledge.names.guards import AVAILABLE, TYPE_ERRORS, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.own_classes import Ancestors
 from envsmith.knowledge.names.scopes import (
@@ -247,7 +247,8 @@ class _Reader:
                 self.result.stops.append(Stop(line=node.lineno, function=self.function, guard=guard))
 
     def attempt(self, node: ast.Try, guard: Guard) -> None:
-        self.block(node.body, replace(guard, caught=guard.caught or catches(node)))
+        fits = guard.fits or catches(node, TYPE_ERRORS)
+        self.block(node.body, replace(guard, caught=guard.caught or catches(node), fits=fits))
         for handler in node.handlers:
             self.block(handler.body, replace(guard, branch=True, version=True))
         self.block(node.orelse, replace(guard, branch=True))
@@ -341,7 +342,7 @@ class _Reader:
         function, outer, bases = self.function, self.scopes, self.bases
         self.function, self.scopes, self.bases = function or name, [*scopes, scope], [*bases, base]
         # Nothing in a function is caught by what stood around its definition.
-        self.block(node.body, replace(guard, caught=False, nested=function is not None))
+        self.block(node.body, replace(guard, caught=False, fits=False, nested=function is not None))
         self.function, self.scopes, self.bases = function, outer, bases
         self.bodies.pop()
 
@@ -488,7 +489,8 @@ class _Reader:
                 origin = replace(origin, chain=(*origin.chain, "__call__"))
             of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
             positions = positions_of(node, object_first=bool(of_class)) if self.is_one_text else ()
-            arguments, attributes = (*sorted(self.keywords(node)), *positions), self.attributes_of(node, origin)
+            arguments = () if guard.fits else (*sorted(self.keywords(node)), *positions)
+            attributes = self.attributes_of(node, origin)
             self.add_use(origin, node.lineno, guard, arguments=arguments, values=values_of(node), attributes=attributes)
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)

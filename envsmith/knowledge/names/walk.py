@@ -367,6 +367,8 @@ class Walk:
             reached = self._step(base, name, depth + 1) if base.kind in {"class", "external"} else None
             places += reached.places if reached else ()
             unknown |= reached.unknown if reached else base.bits
+        if not facts.has_members(place.name):  # a stub that only names a class of C++ tells nothing of it
+            unknown |= remaining & _union(having for body, having in facts.of("*") if body == "!")
         if place.path not in _CLOSED:
             unknown |= remaining & _union(having for body, having in facts.of(f"{place.name}.*"))
         remaining &= ~_union(p.bits for p in places)

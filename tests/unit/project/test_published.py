@@ -818,8 +818,15 @@ def test_an_estimator_that_gives_no_tags_is_a_warning_where_scikit_learn_asks_fo
     assert judged(packages, "nobody-knows==1.2 scikit-learn==1.5.2").findings == ()
 
 
-def test_a_function_that_takes_a_failure_is_silent():
-    source = "def f():\n    try:\n        from transformers import AutoModelWithLMHead\n    except ImportError:\n        pass\n"
+@pytest.mark.parametrize(
+    ("attempt", "error"),
+    [
+        ("from transformers import AutoModelWithLMHead", "ImportError"),
+        ("transformers.Trainer(tokenizer=1)", "TypeError"),
+    ],
+)
+def test_a_function_that_takes_a_failure_is_silent(attempt, error):
+    source = f"import transformers\ndef f():\n    try:\n        {attempt}\n    except {error}:\n        pass\n"
 
     assert judged(index_of("1.2", source=source), "nobody-knows==1.2 transformers==5.1.0").findings == ()
 

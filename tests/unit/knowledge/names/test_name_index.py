@@ -67,6 +67,15 @@ def test_a_stub_of_another_release_says_which_names_a_compiled_module_lacks(tmp_
     assert index.ask("pkg._y").absent == {"1.0", "2.0"}
 
 
+def test_a_stub_that_only_names_a_class_of_a_compiled_module_says_nothing_of_its_members(tmp_path):
+    own = "from . import _c\nclass Storage(_c.Base): ..."
+    stub = "class Base(object): ...\nclass Other:\n    def f(self): ..."
+    index = index_of(tmp_path, {"pkg": own, "pkg._c": stub}, compiled="pkg._c")
+
+    assert index.ask("pkg.Storage.from_buffer").unknown == {"1.0"}
+    assert index.ask("pkg._c.Other.g").absent == {"1.0"}
+
+
 def test_of_a_release_whose_compiled_module_has_no_stub_nothing_is_said():
     answer = NameIndex.installed().ask("torch.ByteTensor")
 
