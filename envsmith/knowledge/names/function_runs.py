@@ -12,16 +12,26 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from envsmith.knowledge.names.blocks import remember
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.scopes import FUNCTIONS, within
-from envsmith.knowledge.names.version_values import Evaluator, ForeignName, Function, RefusedError, ValueScope, Worth
+from envsmith.knowledge.names.version_values import (
+    ENDS,
+    Evaluator,
+    ForeignName,
+    Function,
+    RefusedError,
+    ValueScope,
+    Worth,
+)
 
 _WARNING = frozenset({"warn", "warning", "warn_once", "warning_once"})
 _OF_LATER = frozenset({"DeprecationWarning", "FutureWarning", "PendingDeprecationWarning"})
 _CACHES = frozenset({"lru_cache", "cache", "functools.lru_cache", "functools.cache"})
 _ADDING = frozenset({"append", "extend"})
 _CHANGING = _ADDING | {"clear", "insert", "pop", "remove", "reverse", "setdefault", "sort", "update"}
-_LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.YieldFrom, ast.Await)
+_MAKING = (ast.Yield, ast.YieldFrom)
+_LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 # Modules that are there wherever packages check versions.
 _PRESENT = sys.stdlib_module_names | {"packaging", "pkg_resources", "importlib_metadata", "setuptools"}
 
@@ -59,7 +69,7 @@ class FunctionRuns(Evaluator):
         decorators = (ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list)
         if any(name not in _CACHES for name in decorators):
             return None
-        if any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in within(node.body)):
+        if remember(node, "makes", lambda: any(isinstance(part, _MAKING) for part in within(node.body))):
             return None
         positional = [*arguments.posonlyargs, *arguments.args]
         every = (*positional, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
@@ -79,6 +89,13 @@ class FunctionRuns(Evaluator):
                 raise
             raise refused.under(Worth(None, frame.packages), frame.test[0], holds=frame.test[1]) from None
         return self._also((ended or _Ended(Worth(None))).answer, [Worth(None, frame.packages)])
+
+    def follow(self, node: ast.expr, scope: ValueScope) -> None:
+        """Follow a call of a function of the source, or one that ends the program. ``RefusedError`` where it surely raises."""
+        called = self.worth(node.func, scope) if isinstance(node, ast.Call) else None
+        is_end = called and isinstance(called.value, ForeignName) and ".".join(called.value.chain) in ENDS
+        if called and (is_end or isinstance(called.value, Function)):
+            self.worth(node, scope)
 
     def _body(self, body: Sequence[ast.stmt], frame: _Frame) -> _Ended | None:
         """Follow statements, and return how they ended: ``None`` where they go on."""
@@ -115,7 +132,7 @@ class FunctionRuns(Evaluator):
         scope, is_known = frame.scope, True
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self.bind(node, scope, frame.depth)
-            is_known = self.taken_by(node, scope) is not None
+            is_known = not frame.tries or self.taken_by(node, scope) is not None
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             self.bind(node, scope, frame.depth)
             is_known = all(scope.get(name) for name in bound([node]))
@@ -209,7 +226,7 @@ class FunctionRuns(Evaluator):
 
     def _undecided(self, node: ast.stmt, frame: _Frame) -> _Ended | None:
         """Forget what a statement may change. It may end the function too."""
-        if frame.tries or any(isinstance(part, _LEAVING) for part in within([node])):
+        if frame.tries or remember(node, "leaves", lambda: any(isinstance(part, _LEAVING) for part in within([node]))):
             return _Ended()
         frame.scope.names |= dict.fromkeys([*bound([node]), *_changeable([node], frame.scope)])
         return None

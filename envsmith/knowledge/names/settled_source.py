@@ -184,7 +184,7 @@ class _Settler:
         else:
             if isinstance(node, ast.Expr):
                 self._evaluator.warned.clear()
-                self._evaluator.worth(node.value, scope)
+                self._evaluator.follow(node.value, scope)
                 self._warned(node)
             self._forget([node], scope)
         if any(isinstance(part, (ast.IfExp)) for part in within([node])):
@@ -266,7 +266,7 @@ class _Settler:
         """Return how a statement ends the program, whatever is stated."""
         if isinstance(node, ast.Expr):
             try:
-                self._evaluator.worth(node.value, scope)
+                self._evaluator.follow(node.value, scope)
             except RefusedError as refused:
                 return None if refused.packages else refused
         return RefusedError(kind_of(node)) if isinstance(node, ast.Raise) else None

@@ -36,7 +36,7 @@ _DISTRIBUTION = re.compile(r".*\b(?:get_distribution|metadata\.distribution)")
 _ASKED_BY = re.compile(r"is_(?P<package>\w+?)_(?:version|greater_or_equal(?:_than)?(?:_(?P<floor>\d+(?:_\d+)*))?)")
 _COMPARE = re.compile(r".*\b_?compare_versions?")
 _FINDER = re.compile(r".*\bfind_spec")
-_ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
+ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
 # Modules of the package that hand on what others of it define, one behind another.
 _MOST_RE_EXPORTS = 6
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -268,16 +268,19 @@ class Evaluator:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, scope: ValueScope, depth: int) -> Worth | None:
-        values = [self.worth(each, scope, depth) for each in node.args]
-        named = {k.arg: self.worth(k.value, scope, depth) for k in node.keywords if k.arg}
         base, name = None, ""
         if isinstance(node.func, ast.Attribute):
             base, name = self.worth(node.func.value, scope, depth), node.func.attr
+        called = self._member(base, name) if name else self.worth(node.func, scope, depth)
+        answer = method(base.value, name) if base else None
+        if called is None and answer is None and not (base and isinstance(base.value, SpecifierSet)):
+            return None
+        values = [self.worth(each, scope, depth) for each in node.args]
+        named = {k.arg: self.worth(k.value, scope, depth) for k in node.keywords if k.arg}
         if base and isinstance(base.value, SpecifierSet) and name == "contains":
             return self._made(lambda version: base.value.contains(version, prereleases=True), values, [base])
-        if base and (answer := method(base.value, name)):
+        if base and answer:
             return self._made(answer, values, [base], named)
-        called = self._member(base, name) if name else self.worth(node.func, scope, depth)
         if called is None or depth > _DEPTH:
             return None
         if isinstance(called.value, Function):
@@ -293,7 +296,7 @@ class Evaluator:
         arguments = [each.value if each else None for each in values]
         texts = [value for value in arguments if isinstance(value, str)]
         text, name = ".".join(chain), chain[-1]
-        if text in _ENDS:
+        if text in ENDS:
             raise RefusedError("SystemExit")
         if answer := function(text):
             return self._made(answer, values, (), named)
