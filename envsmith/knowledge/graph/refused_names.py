@@ -29,8 +29,7 @@ class RefusedUse:
     ``methods`` are those that a class of the user has in the place of ``Class.method`` of one of the ``packages``, where
     they want the argument ``taking`` if one is named. ``calls`` are dotted names that are called ``without`` any of these
     arguments, or ``giving`` one of those, or a value of it (``copy=False``). With ``beyond`` only those count of whose result something is taken that this
-    class lacks, and every plain value of Python, and nothing where one of the names ``lifted_by`` is taken. Nor does a
-    row count where the distribution ``unless`` is stated.
+    class lacks, and every plain value of Python, and nothing where one of the names ``lifted_by`` is taken.
     """
 
     releases: SpecText
@@ -45,7 +44,6 @@ class RefusedUse:
     giving: tuple[Text, ...] = ()
     beyond: Text = ""
     lifted_by: tuple[Text, ...] = ()
-    unless: Text = ""
 
 
 @strict

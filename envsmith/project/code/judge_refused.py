@@ -35,7 +35,7 @@ def judge_refused(code: ProjectUses, releases: Mapping[str, str], index: Index) 
         for row, what in rows:
             distribution = index.distribution_of(".".join(use.chain)) or ""
             version = releases.get(distribution)
-            is_other = (row.packages and distribution not in row.packages) or row.unless in releases
+            is_other = row.packages and distribution not in row.packages
             if version and row.releases.contains(version) and not is_other:
                 component, others = component_name(distribution), _others(row.releases.text)
                 yield Finding(

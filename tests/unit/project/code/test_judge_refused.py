@@ -87,14 +87,6 @@ def test_a_file_that_holds_more_than_tensors_is_told_where_torch_reads_no_more(t
 
 
 @pytest.mark.parametrize(
-    ("call", "beside", "count"),
-    [("m, x, f", {}, 1), ("m, x, f, dynamo=False", {}, 0), ("m, x, f", {"onnxscript": "0.5.3"}, 0)],
-)
-def test_an_export_that_needs_onnxscript_from_torch_2_9_on_is_told_where_none_is_stated(call, beside, count):
-    assert len(messages(f"import torch\ntorch.onnx.export({call})", torch="2.9.0", **beside)) == count
-
-
-@pytest.mark.parametrize(
     ("argument", "count"), [("trust_remote_code=True", 1), ("trust_remote_code=False", 0), ("trust_remote_code=x", 0)]
 )
 def test_a_data_set_that_is_loaded_as_a_script_is_told_from_datasets_4_on(argument, count):
