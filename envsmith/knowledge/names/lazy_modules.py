@@ -95,6 +95,23 @@ def aliases_of(tree: ast.Module) -> set[str]:
     return {name for text in texts if len(text) < _LONGEST and (name := text.removeprefix(".")).isidentifier()}
 
 
+def names_put(tree: ast.Module, root: str) -> set[str]:
+    """Return ``torchaudio:load`` for each name that a module puts into another one of its package, ``?`` for any name.
+
+    ``for name in ["load", "save"]: setattr(torchaudio, name, …)`` puts two.
+    """
+    loops = {n.target.id: n.iter for n in ast.walk(tree) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)}
+    put = set[str]()
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and dotted(call.func) == "setattr" and len(call.args) == 3:
+            module, name = dotted(call.args[0]), call.args[1]
+            listed = loops.get(name.id) if isinstance(name, ast.Name) else name
+            parts = listed.elts if isinstance(listed, (ast.List, ast.Tuple)) else [listed]
+            names = [constant(part) if part else "" for part in parts]
+            put |= {f"{module}:{each or '?'}" for each in names if module.partition(".")[0] == root}
+    return put
+
+
 def star_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> str | None:
     """Return the module of ``for name in dir(module): globals()[name] = …``, or of ``module.__dir__()``."""
     if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):

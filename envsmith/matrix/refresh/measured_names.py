@@ -257,6 +257,7 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
     _add_folders(table, roots)
     _add_listed(table, {module for module, paths in sources.items() if any("/__init__." in path for path in paths)})
     _add_endings(table, roots)
+    _add_put(table)
     return {module: dict(lines) for module, lines in table.items() if lines[""]}
 
 
@@ -295,6 +296,17 @@ def _add_endings(table: Table, roots: Iterable[str]) -> None:
     for body, bits in ended:
         for root in roots if body != "?" else ():
             table[root][f"* {body}"] |= bits
+
+
+def _add_put(table: Table) -> None:
+    """Add to modules what others of the package put into them when they run: perhaps, as nobody sees whether they do."""
+    for lines in list(table.values()):
+        for line in [line for line in lines if line.startswith("* @")]:
+            module, _, name = line.removeprefix("* @").partition(":")
+            if "" in table.get(module, {}):
+                put = "* ?" if name == "?" else f"{name} ~"
+                table[module][put] = table[module].get(put, 0) | lines[line] & table[module][""]
+            del lines[line]
 
 
 def merge(*parts: tuple[Table, Sequence[str], Sequence[str]], versions: Sequence[str]) -> Table:
