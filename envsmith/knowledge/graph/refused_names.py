@@ -27,7 +27,8 @@ class RefusedUse:
     """What releases refuse of who uses them. ``effect`` is what they do then: "refuses (TypeError)".
 
     ``methods`` are those that a class of the user has in the place of ``Class.method`` of one of the ``packages``, where
-    they want the argument ``taking`` if one is named. ``calls`` are dotted names that are called ``without`` any of these
+    they want the argument ``taking`` if one is named. ``members`` are attributes that no class of the ``packages`` has any
+    more, and nothing else has. ``calls`` are dotted names that are called ``without`` any of these
     arguments, or ``giving`` one of those, or a value of it (``copy=False``). With ``beyond`` only those count of whose result something is taken that this
     class lacks, and every plain value of Python, and nothing where one of the names ``lifted_by`` is taken.
     """
@@ -39,6 +40,7 @@ class RefusedUse:
     packages: tuple[Text, ...] = ()
     methods: tuple[Text, ...] = ()
     taking: Text = ""
+    members: tuple[Text, ...] = ()
     calls: tuple[Text, ...] = ()
     without: tuple[Text, ...] = ()
     giving: tuple[Text, ...] = ()
@@ -70,6 +72,12 @@ def refused_uses() -> tuple[RefusedUse, ...]:
 def followed_calls() -> frozenset[str]:
     """Return the calls of which it counts what is done with their results."""
     return frozenset(path for row in refused_uses() if row.beyond for path in row.calls)
+
+
+@lru_cache(maxsize=1)
+def refused_members() -> frozenset[str]:
+    """Return the attributes that packages have no more."""
+    return frozenset(name for row in refused_uses() for name in row.members)
 
 
 REFUSED_NAMES = kept_table("refused-names", "refused.yaml", _RefusedFile)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from envsmith.knowledge.graph.refused_names import followed_calls
+from envsmith.knowledge.graph.refused_names import followed_calls, refused_members
 from envsmith.knowledge.names.calls import attributes_of, positions_of, values_of
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
@@ -92,6 +92,15 @@ class Override:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """An attribute, of which packages have none any more, of an object of which nothing is known."""
+
+    name: str
+    line: int
+    guard: Guard
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
     """A ``raise``, and the function in which it stands."""
 
@@ -104,7 +113,8 @@ class Stop:
 class ModuleUses:
     """What one module takes. ``uses``: from other packages. ``imports`` and ``calls``: of its own package.
 
-    ``overrides`` are methods of its classes whose only base is a class of another package.
+    ``overrides`` are methods of its classes whose only base is a class of another package, ``members`` attributes that
+    packages have no more, and ``defined`` functions of its own with such names.
 
     ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
     ``stops`` are its ``raise`` statements. ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
@@ -113,6 +123,8 @@ class ModuleUses:
 
     uses: list[Use] = field(default_factory=list)
     overrides: list[Override] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    defined: set[str] = field(default_factory=set)
     imports: list[Use] = field(default_factory=list)
     calls: list[Use] = field(default_factory=list)
     names: dict[str, Chain] = field(default_factory=dict)
@@ -319,6 +331,7 @@ class _Reader:
                 if annotation is not None:
                     self.expression(annotation, guard)
         self.bind(node.name, None)
+        self.result.defined |= refused_members() & {node.name}
         if (match := AVAILABLE.fullmatch(name)) and "version" in ast.unparse(node).lower():
             self.result.floors[match[1]] = floor_of(node, self.texts)
         body = partial(self.body, node, name, guard, tuple(self.scopes), self.bases[-1] if self.bases else None)
@@ -463,6 +476,8 @@ class _Reader:
         origin = self.origin(node)
         if origin is not None and isinstance(node.ctx, ast.Load):
             self.add_use(origin, node.lineno, guard)
+        elif isinstance(node.ctx, ast.Load) and self.is_one_text and node.attr in refused_members():
+            self.result.members.append(Member(name=node.attr, line=node.lineno, guard=guard))
         elif isinstance(node.ctx, ast.Store) and (module := self.origin(node.value)) and not module.member:
             self.given.add((*module.chain, node.attr))
         self.expression(_base(node), guard)

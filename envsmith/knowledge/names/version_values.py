@@ -36,7 +36,7 @@ _DISTRIBUTION = re.compile(r".*\b(?:get_distribution|metadata\.distribution)")
 _ASKED_BY = re.compile(r"is_(?P<package>\w+?)_(?:version|greater_or_equal(?:_than)?(?:_(?P<floor>\d+(?:_\d+)*))?)")
 _COMPARE = re.compile(r".*\b_?compare_versions?")
 _FINDER = re.compile(r".*\bfind_spec")
-ENDS = frozenset({"sys.exit", "os._exit", "builtins.exit", "builtins.quit"})
+ENDS = frozenset({"sys.exit", "os._exit", "os.exit", "builtins.exit", "builtins.quit"})
 # Modules of the package that hand on what others of it define, one behind another.
 _MOST_RE_EXPORTS = 6
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from envsmith.knowledge.graph.refused_names import RefusedUse, refused_uses
 from envsmith.knowledge.names.calls import CALLED, TEXT_FIRST
-from envsmith.knowledge.names.uses import Override, Use
+from envsmith.knowledge.names.uses import Member, Override, Use
 from envsmith.knowledge.names.walk import positional
 from envsmith.model.finding import Finding
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 from envsmith.project.code.judge_uses import Index, component_name, is_guarded
-from envsmith.project.code.reading import ProjectUses
+from envsmith.project.code.reading import MemberPlace, ProjectUses
 
 # What values of Python have that need no import.
 _PLAIN = frozenset(
@@ -21,19 +22,21 @@ _PLAIN = frozenset(
 
 
 def judge_refused(code: ProjectUses, releases: Mapping[str, str], index: Index) -> Iterator[Finding]:
-    """Yield a warning for each method and call that ``matrix/refused.yaml`` says a stated release refuses.
+    """Yield a warning for each method, call and attribute that ``matrix/refused.yaml`` says a stated release refuses.
 
     Methods under a condition are left out.
     """
-    places: list[tuple[Override | Use, str, Iterator[tuple[RefusedUse, str]]]] = [
+    places: list[tuple[Override | Use | Member, str, Iterator[tuple[RefusedUse, str]]]] = [
         *((place.override, place.where, _of_method(place.override)) for place in code.overrides),
         *((place.use, place.where, _of_call(place.use, code, index)) for place in code.uses),
+        *((place.member, place.where, _of_member(place, code)) for place in code.members),
     ]
     for use, where, rows in places:
         if is_guarded(use.guard) or (isinstance(use, Override) and use.guard.branch):
             continue
         for row, what in rows:
-            distribution = index.distribution_of(".".join(use.chain)) or ""
+            path = row.packages[0] if isinstance(use, Member) else ".".join(use.chain)
+            distribution = index.distribution_of(path) or normal_name(path)
             version = releases.get(distribution)
             is_other = row.packages and distribution not in row.packages
             if version and row.releases.contains(version) and not is_other:
@@ -63,6 +66,15 @@ def _of_method(override: Override) -> Iterator[tuple[RefusedUse, str]]:
         if f"{owner}.{name}" in row.methods and (not row.taking or row.taking in wanted):
             what = f"{name}() with {row.taking}" if row.taking else f"{name}()"
             yield row, f"has {what} in the place of {owner}'s"
+
+
+def _of_member(place: MemberPlace, code: ProjectUses) -> Iterator[tuple[RefusedUse, str]]:
+    """Yield the rows that speak of an attribute, in files that import the package."""
+    file = place.where.partition(":")[0]
+    imported = {each.use.chain[0] for each in code.uses if each.where.partition(":")[0] == file}
+    for row in refused_uses():
+        if place.member.name in row.members and imported & {*row.packages}:
+            yield row, f"takes .{place.member.name} of something"
 
 
 def _of_call(use: Use, code: ProjectUses, index: Index) -> Iterator[tuple[RefusedUse, str]]:

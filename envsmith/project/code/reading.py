@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import Ancestors
-from envsmith.knowledge.names.uses import Override, Stop, Use, read_uses
+from envsmith.knowledge.names.uses import Member, Override, Stop, Use, read_uses
 from envsmith.project.code.loading import LAYOUTS, loaded_later
 from envsmith.project.code.python_files import ProjectSources, read_project
 
@@ -40,8 +40,18 @@ class OverridePlace:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MemberPlace:
+    """An attribute that packages have no more, and where it stands."""
+
+    member: Member
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProjectUses:
     """All uses of a project, and its methods that stand in the place of a package's.
+
+    ``members`` are attributes that packages have no more, and that the project has not itself.
 
     ``stops`` are its ``raise`` statements, each with its file. ``unseen`` counts lines that choose a name at run time, by package (``""``: not known). ``unreadable`` are files
     that were left out, each with the reason.
@@ -49,6 +59,7 @@ class ProjectUses:
 
     uses: tuple[UsePlace, ...]
     overrides: tuple[OverridePlace, ...] = ()
+    members: tuple[MemberPlace, ...] = ()
     stops: tuple[tuple[str, Stop], ...] = ()
     unseen: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
@@ -78,6 +89,8 @@ def read_project_uses(
     itself = {name for name in (project.root.name,) if name and not is_package(name)}
     uses: dict[str, list[UsePlace]] = {}
     overrides: list[OverridePlace] = []
+    members: list[MemberPlace] = []
+    defined: set[str] = set()
     stops: list[tuple[str, Stop]] = []
     imports: dict[str, list[Use]] = {}
     unseen: Counter[str] = Counter()
@@ -100,6 +113,8 @@ def read_project_uses(
             continue
         uses[source.path] = [UsePlace(use=use, where=source.where(use.line)) for use in content.uses]
         overrides += [OverridePlace(override=each, where=source.where(each.line)) for each in content.overrides]
+        members += [MemberPlace(member=each, where=source.where(each.line)) for each in content.members]
+        defined |= content.defined
         stops += [(source.path, stop) for stop in content.stops]
         imports[source.path] = content.imports
         unseen.update(package for _, package in content.unseen)
@@ -109,6 +124,7 @@ def read_project_uses(
     return ProjectUses(
         uses=every,
         overrides=tuple(overrides),
+        members=tuple(place for place in members if place.member.name not in defined),
         stops=tuple(stops),
         unseen=dict(unseen),
         unreadable=tuple(unreadable),

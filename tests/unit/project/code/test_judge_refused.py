@@ -98,3 +98,18 @@ def test_a_tokenizer_that_is_registered_by_a_text_is_told_for_the_one_release_th
     text = f"from transformers import AutoTokenizer\nAutoTokenizer.register({key}, fast_tokenizer_class=T)"
 
     assert len(messages(text, transformers=version)) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("import pandas\ndef f(df):\n    return df.iteritems()", 1),
+        ("def f(df):\n    return df.iteritems()", 0),
+        ("import pandas\ndef f(df):\n    return df.iteritems() if hasattr(df, 'iteritems') else df.items()", 0),
+        ("import pandas\nclass A:\n    def iteritems(self): ...\ndef f(a):\n    return a.iteritems()", 0),
+        ("import pandas, six\ndef f(d):\n    return six.iteritems(d)", 0),
+    ],
+)
+def test_an_attribute_that_pandas_has_nowhere_is_told_in_a_file_that_imports_it(text, count):
+    assert len(messages(text, pandas="2.0.3")) == count
+    assert messages(text, pandas="1.5.3") == []
