@@ -34,6 +34,19 @@ def test_a_message_of_the_software_gives_its_root_cause(message, cause, severity
     assert first.where == "log:2"
 
 
+@pytest.mark.parametrize(
+    ("around", "cause"),
+    [
+        ("    self.f.write(data)", "disk-full"),
+        ("[rank0]: step 100 loss 2.31 in DataLoader", "container-shm-too-small"),
+    ],
+)
+def test_a_full_disk_is_told_where_nothing_speaks_of_shared_memory(around, cause):
+    diagnosed = judged(f"{around}\nOSError: [Errno 28] No space left on device\n").diagnosed
+
+    assert [each.taxonomy.cause for each in diagnosed][:1] == [cause]
+
+
 @pytest.mark.parametrize(("message", "cause", "severity"), CASES, ids=[f"{c[1]}-{i}" for i, c in enumerate(CASES)])
 def test_the_cause_is_found_in_a_long_log_with_ansi_codes_and_prefixes(message, cause, severity):
     filler = "[rank0]: step 100 loss 2.31 lr 1e-4\n" * 300
