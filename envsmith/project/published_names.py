@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from envsmith.errors import EnvsmithError, NetworkError
+from envsmith.knowledge.names.module_uses import Use
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
-from envsmith.knowledge.names.uses import Use
 from envsmith.lock.index.asked_names import AskedReleases, between
 from envsmith.lock.index.index import PackageIndex
 from envsmith.model.project_name import normal_name

@@ -11,8 +11,9 @@ from typing import Generic, TypeVar
 
 from envsmith.knowledge.names.blocks import Blocks
 from envsmith.knowledge.names.guards import Guard
+from envsmith.knowledge.names.module_uses import ModuleUses, Use
 from envsmith.knowledge.names.scopes import Chain
-from envsmith.knowledge.names.uses import ModuleUses, OpenModule, Use
+from envsmith.knowledge.names.uses import OpenModule
 
 # Calls of calls that are followed while a package is imported.
 _DEPTH = 4

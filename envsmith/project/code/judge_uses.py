@@ -15,8 +15,8 @@ from envsmith.base.text import counted
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.refused_names import refused_names
 from envsmith.knowledge.names.guards import Guard
+from envsmith.knowledge.names.module_uses import Use
 from envsmith.knowledge.names.presence import Presence
-from envsmith.knowledge.names.uses import Use
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, Severity

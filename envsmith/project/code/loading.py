@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
+from envsmith.knowledge.names.module_uses import Use
 from envsmith.knowledge.names.scopes import Chain
-from envsmith.knowledge.names.uses import Use
 
 # Folders from which a project imports, beside those above a file.
 LAYOUTS = ("src",)

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.knowledge.names.module_uses import Member, Override, Stop, Use
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import Ancestors
-from envsmith.knowledge.names.uses import Member, Override, Stop, Use, read_uses
+from envsmith.knowledge.names.uses import read_uses
 from envsmith.project.code.loading import LAYOUTS, loaded_later
 from envsmith.project.code.python_files import ProjectSources, read_project
 

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 
+from envsmith.knowledge.names.module_uses import MAIN, Use
 from envsmith.knowledge.names.own_classes import OwnClasses
-from envsmith.knowledge.names.uses import MAIN, Use, read_uses
+from envsmith.knowledge.names.uses import read_uses
 
 
 def uses(source: str, own: tuple[str, ...] = ()) -> list[Use]:
