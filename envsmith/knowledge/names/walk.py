@@ -123,6 +123,7 @@ class Walk:
         self.releases = tuple(m.version for m in self.files)
         self.date = max((m.date for m in file.head.releases), default="")
         self._everything = (1 << len(self.releases)) - 1
+        self._pure = _union(1 << at for at, m in enumerate(self.files) if m.filename.endswith("-none-any.whl"))
         self.unread = file.head.unread
 
     def versions(self, bits: int) -> frozenset[str]:
@@ -149,8 +150,13 @@ class Walk:
             )
         if parent and not (above and above.bits == self._everything):
             unknown |= self.as_module(parent).unknown
-        unknown = self._everything if self._unmeasured(path) else unknown
+        unknown = self._everything if self._unmeasured(path) else unknown | self._may_be_compiled(facts)
         return Availability(present=present, unknown=unknown & ~present)
+
+    def _may_be_compiled(self, facts: ModuleLines | None) -> int:
+        """Return the releases of which a wheel without compiled modules was read, where others have compiled this one."""
+        is_compiled = facts is not None and any(body == "!" for body, _ in facts.of("*"))
+        return self._pure & ~facts.bits if facts is not None and is_compiled else 0
 
     def is_compiled(self, path: str) -> bool:
         """Return whether a release has a name from a compiled module."""
@@ -245,6 +251,7 @@ class Walk:
                 unknown |= reached.unknown
         if below is not None:  # it can be imported, whatever the package itself makes of it
             places.append(NamePlace(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
+        unknown |= bits & self._may_be_compiled(below)
         remaining = bits & ~_union(p.bits for p in places)
         is_generated = module.endswith(_GENERATED) and not (star and name.startswith("_"))
         if remaining and below is None and (is_generated or (not star and name in UNMEASURED)):

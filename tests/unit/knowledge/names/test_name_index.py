@@ -12,7 +12,7 @@ from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, en
 from envsmith.knowledge.names.source import read_module
 
 
-def index_of(folder: Path, *releases: dict[str, str], compiled: str = "") -> NameIndex:
+def index_of(folder: Path, *releases: dict[str, str], compiled: str = "", filename: str = "") -> NameIndex:
     """An index of one package ``pkg`` whose releases 1.0, 2.0, … have these modules (name -> source)."""
     table: Table = {}
     for at, modules in enumerate(releases):
@@ -24,7 +24,7 @@ def index_of(folder: Path, *releases: dict[str, str], compiled: str = "") -> Nam
     if compiled:
         table[compiled]["* !"] = table[compiled][""]
     measured = tuple(
-        MeasuredRelease(version=f"{at + 1}.0", date="", filename="", sha256="") for at in range(len(releases))
+        MeasuredRelease(version=f"{at + 1}.0", date="", filename=filename, sha256="") for at in range(len(releases))
     )
     head = Head(distribution="pkg", reader=1, roots=("pkg",), releases=measured)
     (folder / "pkg.names").write_bytes(encode(head, table))
@@ -210,6 +210,14 @@ def test_a_builder_makes_the_names_of_a_module_of_protobuf(tmp_path):
     index = index_of(tmp_path, {"pkg": "", "pkg.event_pb2": "Event = make()"}, {"pkg": "", "pkg.event_pb2": "x = 1"})
 
     assert index.ask("pkg.event_pb2.Event").unknown == {"2.0"}
+
+
+@pytest.mark.parametrize(("filename", "absent"), [("pkg-2.0-py3-none-any.whl", set()), ("pkg-2.0.tar.gz", {"2.0"})])
+def test_a_wheel_without_compiled_modules_does_not_say_that_there_are_none(tmp_path, filename, absent):
+    index = index_of(tmp_path, {"pkg": "", "pkg._c": ""}, {"pkg": ""}, compiled="pkg._c", filename=filename)
+
+    assert index.ask("pkg._c").absent == absent
+    assert index.ask_module("pkg._c").absent == absent
 
 
 def test_below_a_name_of_another_package_may_be_modules_of_it(tmp_path):
