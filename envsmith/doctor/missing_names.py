@@ -470,11 +470,18 @@ def _perhaps(lack: Lack, question: Question, presence: Presence, version: str | 
     lacking, spec = (short_spec_of(presence.releases, having) for having in (presence.absent, presence.unknown))
     is_older = oldest in presence.absent
     earlier = f" Releases before {oldest} were not measured: they may have it, too." if is_older else ""
+    fix = f"Install {name}{spec}{f' or {name}<{oldest}' if is_older else ''}, and look whether it has it."
+    if lack.kind == "member":
+        owner = question.path.rpartition(".")[0]
+        fix = (
+            f"Give the code an object of the class that has it: mostly one of another package that extends {owner}."
+            " Or install the release of that package that the code was written for."
+        )
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"{name}{lacking} does not have {thing_of(lack, question)}. Its other releases make names when they are"
         f" imported, and may have it.{earlier}{asker_of_name(lack, name)}",
-        fix=f"Install {name}{spec}{f' or {name}<{oldest}' if is_older else ''}, and look whether it has it.",
+        fix=fix,
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={name: version or "*", **user_of_name(lack, name)},

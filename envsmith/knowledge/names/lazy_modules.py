@@ -98,18 +98,26 @@ def aliases_of(tree: ast.Module) -> set[str]:
 def names_put(tree: ast.Module, root: str) -> set[str]:
     """Return ``torchaudio:load`` for each name that a module puts into another one of its package, ``?`` for any name.
 
-    ``for name in ["load", "save"]: setattr(torchaudio, name, …)`` puts two.
+    ``for name in ["load", "save"]: setattr(torchaudio, name, …)`` puts two. Where names went may stand in a table too, by
+    which modules answer: ``{"pydantic.json:pydantic_encoder": "pydantic.deprecated.json:pydantic_encoder"}``.
     """
     loops = {n.target.id: n.iter for n in ast.walk(tree) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)}
     put = set[str]()
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and dotted(call.func) == "setattr" and len(call.args) == 3:
-            module, name = dotted(call.args[0]), call.args[1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) == "setattr" and len(node.args) == 3:
+            module, name = dotted(node.args[0]), node.args[1]
             listed = loops.get(name.id) if isinstance(name, ast.Name) else name
             parts = listed.elts if isinstance(listed, (ast.List, ast.Tuple)) else [listed]
             names = [constant(part) if part else "" for part in parts]
-            put |= {f"{module}:{each or '?'}" for each in names if module.partition(".")[0] == root}
-    return put
+            put |= {f"{module}:{each or '?'}" for each in names}
+        elif isinstance(node, ast.Dict):
+            put |= {constant(key) for key, value in zip(node.keys, node.values, strict=True) if ":" in constant(value)}
+        elif isinstance(node, ast.DictComp) and isinstance(node.key, ast.JoinedStr) and node.key.values:
+            listed, start = node.generators[0].iter, constant(node.key.values[0])
+            put |= (
+                {f"{start}{constant(p)}" for p in listed.elts} if isinstance(listed, (ast.List, ast.Tuple)) else set()
+            )
+    return {each for each in put if re.fullmatch(rf"{root}(\.\w+)*:(\w+|\?)", each)}
 
 
 def star_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> str | None:

@@ -142,8 +142,9 @@ class _Reader:
         lines |= {f"* {mark if body.startswith('>') else ''}{body}" for body in self.wide}
         if b"attach_stub(" in source or (b"__members__" in source and answers_for_members(self.tree)):
             lines.add("* ?")
-        if b"setattr(" in source and not self.stub:
-            lines |= {f"* @{name}" for name in names_put(self.tree, self.module.partition(".")[0])}
+        root = self.module.partition(".")[0]
+        if not self.stub and (b"setattr(" in source or re.search(rb"['\"]%s[\w.]*:[\w{]" % root.encode(), source)):
+            lines |= {f"* @{name}" for name in names_put(self.tree, root)}
         if b"define_import_structure" in source and lists_folder(self.tree):
             lines.add("* /")
         made_later = _globals_of(self.tree) if b"global " in source else set()

@@ -168,6 +168,26 @@ def test_a_package_that_lists_its_folder_brings_what_the_packages_in_it_list(fol
     ]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pkg\ndef start(module):\n    for name in ['load', 'save']:\n        setattr(pkg, name, getattr(module, name))",
+        "MOVED = {'pkg:load': 'pkg.new:load', 'pkg:save': 'pkg.new:save'}",
+        "MOVED = {f'pkg:{name}': f'pkg.new:{name}' for name in ('load', 'save')}",
+    ],
+    ids=["setattr", "table", "table that is made"],
+)
+def test_a_name_that_another_module_of_the_package_puts_there_may_be_there(folder, source):
+    index = Index()
+    index.release("1.0", {"pkg/__init__.py": "", "pkg/start.py": source})
+    apply(plan(folder, index))
+
+    names = NameIndex(folder)
+
+    assert [names.ask(f"pkg.{name}").unknown for name in ("load", "save")] == [{"1.0"}, {"1.0"}]
+    assert names.ask("pkg.other").absent == {"1.0"}
+
+
 def test_nothing_is_said_of_an_ending_for_which_a_class_of_modules_has_its_own_answer(folder):
     index = Index()
     source = "class _LazyModule(ModuleType):\n    def __getattr__(self, name):\n        if name.endswith('Fast'): return self.slow(name)"
