@@ -44,7 +44,7 @@ from envsmith.doctor.present_names import (
     damaged,
     everywhere,
     in_a_circle,
-    is_wherever_its_owner_is,
+    is_not_imported,
     not_compiled,
     not_imported,
     not_in_file,
@@ -118,7 +118,7 @@ def explain(
     is_set_later = lack.kind == "member" and index.is_set_later(question.path)
     if is_set_later and inside is not False and (is_called or presence.releases[-1] in presence.present):
         return not_set_yet(lack, question, presence, version)
-    if lack.kind == "attribute" and is_wherever_its_owner_is(lack, question, presence, index):
+    if lack.kind == "attribute" and inside is not False and is_not_imported(lack, question, presence, index):
         return not_imported(lack, question, presence, version)
     if inside and version:
         return another_copy(lack, question, presence, version)

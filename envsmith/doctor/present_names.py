@@ -89,10 +89,16 @@ def everywhere(
     )
 
 
-def is_wherever_its_owner_is(lack: Lack, question: Question, presence: Presence, index: NameIndex) -> bool:
-    """Return whether a module is in every release that has the package around it, which was imported."""
+def is_not_imported(lack: Lack, question: Question, presence: Presence, index: NameIndex) -> bool:
+    """Return whether nothing imported a module: every release has it with the package around it, which was imported.
+
+    Or the newest has it, and no release of that package imports it itself.
+    """
     around = index.ask_module(lack.owner) if "." in lack.owner and index.ask_module(question.path) else None
-    return around is not None and bool(presence.absent) and around.present <= presence.present
+    if around is None or not presence.absent:
+        return False
+    is_left_out = lack.name not in index.names_of(lack.owner) and presence.releases[-1] in presence.present
+    return around.present <= presence.present or is_left_out
 
 
 def not_imported(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
@@ -100,8 +106,8 @@ def not_imported(lack: Lack, question: Question, presence: Presence, version: st
     name, user = presence.distribution, lack.user_of(presence.distribution)
     return MissingNameExplanation(
         rule="name-missing",
-        message=f"{lack.owner} has no {lack.name} yet: it is a module, every {name} with {lack.owner} has it, and nothing"
-        f" imported it.{asker_of_name(lack, name)}",
+        message=f"{lack.owner} has no {lack.name} yet: it is a module of {name}{presence.ranges()}, and nothing imported"
+        f" it.{asker_of_name(lack, name)}",
         fix=f"Import it by its own path (import {question.path}), or take the release of {user or 'its caller'} that was"
         f" written for the installed {name}.",
         taxonomy=dataclasses.replace(PAIR, cause="package-version-pair"),

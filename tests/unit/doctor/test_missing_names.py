@@ -937,6 +937,13 @@ def test_a_module_that_is_wherever_its_package_is_was_not_imported_and_no_releas
     assert not finding.needs
 
 
+@pytest.mark.parametrize(("stated", "rule"), [("", "name-missing"), ("\nray==2.3.1", "name-not-in-release")])
+def test_a_module_that_its_package_does_not_import_is_to_be_imported_where_the_release_may_have_it(stated, rule):
+    text = f"AttributeError: module 'ray.train' has no attribute 'lightning'{stated}"
+
+    assert diagnose(read_texts([("log", text)]), [("log", text)]).root.finding.rule == rule
+
+
 def test_a_rule_over_versions_says_more_than_that_a_module_was_not_imported():
     text = "AttributeError: module 'pydantic._internal' has no attribute '_model_construction'"
     finding = diagnose(read_texts([("log", text)]), [("log", text)]).root.finding
