@@ -96,10 +96,11 @@ def aliases_of(tree: ast.Module) -> set[str]:
 
 
 def names_put(tree: ast.Module, root: str) -> set[str]:
-    """Return ``torchaudio:load`` for each name that a module puts into another one of its package, ``?`` for any name.
+    """Return ``torchaudio:load`` for each name that a module puts into another one of its package by text.
 
-    ``for name in ["load", "save"]: setattr(torchaudio, name, …)`` puts two. Where names went may stand in a table too, by
-    which modules answer: ``{"pydantic.json:pydantic_encoder": "pydantic.deprecated.json:pydantic_encoder"}``.
+    ``for name in ["load", "save"]: setattr(torchaudio, name, …)`` puts two. Who sets names that it looks up wraps what is
+    there (ray, torch). A table of where names went may answer for them too:
+    ``{"pydantic.json:pydantic_encoder": "pydantic.deprecated.json:pydantic_encoder"}``.
     """
     loops = {n.target.id: n.iter for n in ast.walk(tree) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)}
     put = set[str]()
@@ -108,16 +109,13 @@ def names_put(tree: ast.Module, root: str) -> set[str]:
             module, name = dotted(node.args[0]), node.args[1]
             listed = loops.get(name.id) if isinstance(name, ast.Name) else name
             parts = listed.elts if isinstance(listed, (ast.List, ast.Tuple)) else [listed]
-            names = [constant(part) if part else "" for part in parts]
-            put |= {f"{module}:{each or '?'}" for each in names}
+            put |= {f"{module}:{constant(part)}" for part in parts}
         elif isinstance(node, ast.Dict):
             put |= {constant(key) for key, value in zip(node.keys, node.values, strict=True) if ":" in constant(value)}
         elif isinstance(node, ast.DictComp) and isinstance(node.key, ast.JoinedStr) and node.key.values:
-            listed, start = node.generators[0].iter, constant(node.key.values[0])
-            put |= (
-                {f"{start}{constant(p)}" for p in listed.elts} if isinstance(listed, (ast.List, ast.Tuple)) else set()
-            )
-    return {each for each in put if re.fullmatch(rf"{root}(\.\w+)*:(\w+|\?)", each)}
+            start, listed = constant(node.key.values[0]), node.generators[0].iter
+            put |= {f"{start}{constant(part)}" for part in getattr(listed, "elts", ())}
+    return {each for each in put if re.fullmatch(rf"{root}(\.\w+)*:\w+", each)}
 
 
 def star_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> str | None:

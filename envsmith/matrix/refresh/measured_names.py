@@ -304,7 +304,7 @@ def _add_put(table: Table) -> None:
         for line in [line for line in lines if line.startswith("* @")]:
             module, _, name = line.removeprefix("* @").partition(":")
             if "" in table.get(module, {}):
-                put = "* ?" if name == "?" else f"{name} ~"
+                put = f"{name} ~"
                 table[module][put] = table[module].get(put, 0) | lines[line] & table[module][""]
             del lines[line]
 
