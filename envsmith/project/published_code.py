@@ -98,12 +98,13 @@ def lacking(
     versions: Mapping[str, str],
     packages: PackageIndex,
     *,
+    named: Sequence[str],
     unread: Callable[[str], None],
 ) -> list[Finding]:
     """Return what surely runs at its import and takes what the versions lack, else what its functions take.
 
-    ``texts`` are its sources by path, ``root`` is the module that a user imports, ``packages`` the index that is asked
-    for what was not measured. ``unread`` is told what it does not tell.
+    ``texts`` are its sources by path, ``named`` the paths of :func:`naming`, ``root`` is the module that a user imports,
+    ``packages`` the index that is asked for what was not measured. ``unread`` is told what it does not tell.
     """
     names = NameIndex.installed()
     sources = settled_sources(root, texts, {release.name: release.version}, versions, names)
@@ -121,7 +122,7 @@ def lacking(
         return [refused]
     if refusal := refusal_before_use(root, package, sources, texts):
         return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used")]
-    later = _when_called(texts, versions, names, names_of, sources)
+    later = _when_called(texts, named, versions, names_of, sources)
     uses = [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
     warning = warning_at_import(root, package, sources)
     return [release.warning(warning, versions), *uses] if warning else uses
@@ -168,14 +169,14 @@ def _at_import(root: str, package: PackageUses[str], versions: Mapping[str, str]
 
 def _when_called(
     texts: Mapping[str, bytes],
+    named: Sequence[str],
     versions: Mapping[str, str],
-    names: NameIndex,
     names_of: _NamesOf,
     settled: SettledSources,
 ) -> list[Finding]:
-    """Return what code of it takes that may never run: each name once. Files that name no stated package are not read."""
-    releases = by_distribution(versions)
-    sources = [SourceText(path=path, text=texts[path]) for path in naming(texts, versions) if _is_read(path)]
+    """Return what code of it takes that may never run: each name once. Only the ``named`` sources are read."""
+    releases, names = by_distribution(versions), NameIndex.installed()
+    sources = [SourceText(path=path, text=texts[path]) for path in named if _is_read(path)]
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
     files = ProjectSources(

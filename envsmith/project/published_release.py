@@ -193,10 +193,12 @@ class IndexRelease:
                 self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]
                 return []
             texts = dict(archive.read([member.path for member in below]))
-        size = sum(len(texts[path]) for path in naming(texts, others))
+        named = naming(texts, others)
+        size = sum(len(texts[path]) for path in named)
         if not size or (is_measured and size > _MAX_MEASURED):
             return []
-        return lacking(self._wheels.release, root, texts, others, self._packages, unread=self.unread.append)
+        release, unread = self._wheels.release, self.unread.append
+        return lacking(release, root, texts, others, self._packages, named=named, unread=unread)
 
 
 def import_root(project: str, paths: Sequence[str]) -> str:

@@ -13,32 +13,22 @@ from typing import Any
 
 # No text or list that is made is longer, and no number greater.
 _MOST, _GREATEST = 1000, 10**9
-# A text that is held against a pattern, and how often a pattern may repeat parts, and groups.
-_LONGEST_TEXT, _MOST_REPEATS, _MOST_GROUPS = 24, 6, 1
+# The longest text that is held against a pattern, and against one that repeats a group: steps may double with each letter.
+_LONGEST_TEXT, _LONGEST_FOR_GROUPS = 24, 16
+# How often a pattern may repeat parts, and groups.
+_MOST_REPEATS, _MOST_GROUPS = 6, 1
 _OF_PATTERNS = frozenset({"findall", "fullmatch", "match", "search", "split", "sub"})
 _METHODS: Mapping[type, frozenset[str]] = {
-    str: frozenset(
-        {
-            "count",
-            "endswith",
-            "find",
-            "index",
-            "isalnum",
-            "isalpha",
-            "isdecimal",
-            "isdigit",
-            "isnumeric",
-            "join",
-            "lower",
-        }
-        | {"lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rpartition", "rsplit", "rstrip"}
-        | {"split", "startswith", "strip", "upper"}
-    ),
+    str: frozenset([
+        "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal", "isdigit", "isnumeric", "join",
+        "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rpartition", "rsplit",
+        "rstrip", "split", "startswith", "strip", "upper",
+    ]),
     tuple: frozenset({"copy", "count", "index"}),
     dict: frozenset({"get", "items", "keys", "values"}),
     re.Pattern: _OF_PATTERNS,
     re.Match: frozenset({"end", "group", "groups", "start"}),
-}
+}  # fmt: skip
 _BUILTINS: Mapping[str, Callable[..., object]] = {
     "abs": abs, "all": all, "any": any, "bool": bool, "enumerate": lambda values: tuple(enumerate(values)), "float": float,
     "int": int, "len": len, "list": tuple, "max": max, "min": min, "range": range, "sorted": sorted, "str": str,
@@ -47,7 +37,6 @@ _BUILTINS: Mapping[str, Callable[..., object]] = {
 _COMBINED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv, ast.Mult: operator.mul,
 }  # fmt: skip
-
 _COMPARING = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
 
@@ -104,8 +93,12 @@ def bounded(value: Any) -> object:
 
 def _matched(pattern: re.Pattern[str], name: str, *arguments: Any) -> object:
     """Return what a method of a pattern answers. ``ValueError`` where that may last."""
-    text, signs = str(arguments[-1]), pattern.pattern
+    signs, longest = pattern.pattern, max(len(str(each)) for each in arguments)
     groups = len(re.findall(r"\)[*+{]", signs))
-    if len(text) > _LONGEST_TEXT or groups > _MOST_GROUPS or len(re.findall(r"[*+{]", signs)) > _MOST_REPEATS:
+    if (
+        longest > (_LONGEST_FOR_GROUPS if groups else _LONGEST_TEXT)
+        or groups > _MOST_GROUPS
+        or len(re.findall(r"[*+{]", signs)) > _MOST_REPEATS
+    ):
         raise ValueError("Cannot hold a text against a pattern: it may last.")
     return getattr(pattern, name)(*arguments)

@@ -101,6 +101,15 @@ def test_what_a_try_takes_decides_where_the_stated_release_has_it():
     assert settled(flag.format("newer_func")).endswith("\nif HAS:\n    import taken")
 
 
+@pytest.mark.parametrize(
+    "call", ["re.sub('(a+)+$', '', TEXT, 0)", "re.sub('(a+)+$', TEXT, 'a')", "re.match('(a+)+$', TEXT)"]
+)
+def test_a_pattern_that_may_last_is_not_held_against_a_long_text(call):
+    source = f"import re, torch\nVERSION = torch.__version__\nTEXT = '{'a' * 40}!'\nif {call}:\n    import first"
+
+    assert "import first" in settled(source)
+
+
 def test_a_table_of_operators_compares_versions():
     source = (
         "import operator, torch\nfrom packaging.version import parse\nTABLE = {'<': operator.lt, '>=': operator.ge}\n"
