@@ -234,6 +234,13 @@ def ssh_key(tmp_path: Path) -> Path:
     return key
 
 
+class TlsSocket(ssl.SSLSocket):
+    """A socket that closes with its last reference: ``ssl`` leaves it open where a client hung up before the handshake."""
+
+    def __del__(self):
+        self.close()
+
+
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     """(CA bundle, server context): an authority of the tests' own, and what it vouches for: localhost and ``*.corp.invalid``."""
@@ -287,6 +294,7 @@ def authority(tmp_path_factory):
     (folder / "server.pem").write_bytes(key + texts[1])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem")
+    context.sslsocket_class = TlsSocket
     return folder / "ca.pem", context
 
 

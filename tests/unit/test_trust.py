@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import socket
+import struct
 
 import pytest
 from lock_helpers import fine
@@ -155,3 +157,13 @@ def test_publish_and_verify(proxy, tmp_path, monkeypatch, load_file, capsys):
         assert run(["verify", name, "--key", str(keys[1])]) == 0
         monkeypatch.delenv("REQUESTS_CA_BUNDLE")
         assert run(["verify", name, "--key", str(keys[1])]) == 5
+
+
+def test_a_client_that_resets_before_the_handshake_leaves_no_socket_of_these_tests_open(authority):
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    accepted, _ = listener.accept()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    with listener, accepted, pytest.raises(OSError, match=r"reset|not connected"):
+        authority[1].wrap_socket(accepted, server_side=True)
