@@ -22,6 +22,7 @@ from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking, naming
 from envsmith.project.published_later import Declared, barred_later
+from envsmith.project.published_metadata import refused_requirements
 from envsmith.project.published_stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
 from envsmith.project.published_wheels import ReleaseWheels, evidence_of
 
@@ -75,6 +76,7 @@ class IndexRelease:
         stated, python = stated_releases(versions), stated_python(versions)
         errors: list[Finding] = []
         with suppress(NetworkError, ContentError):  # METADATA that nobody can read says nothing of its files
+            yield from refused_requirements(self._wheels.release, self._read_facts(), stated)
             errors += self._contradictions(stated, python, platform)
         try:
             errors = errors or [*self._wheels.faults(versions, platform)]

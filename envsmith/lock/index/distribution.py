@@ -19,7 +19,15 @@ from envsmith.base.text import clean
 from envsmith.errors import ContentError, NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock.index.index import IndexFile
-from envsmith.lock.index.metadata import MAX_MEMBER, Metadata, metadata_of, parse_requires_txt, read_members
+from envsmith.lock.index.metadata import (
+    MAX_MEMBER,
+    Metadata,
+    as_meant,
+    metadata_of,
+    parse_requires_txt,
+    read_members,
+    refused_lines,
+)
 from envsmith.lock.index.remote_wheel import RemoteWheel
 from envsmith.lock.index.torch_wheel import linux_wheels
 from envsmith.model.cell import Platform
@@ -33,7 +41,9 @@ _TRIPLE = re.compile(r'''("""|\'\'\').*?\1''', re.DOTALL)
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleaseFacts:
-    """What one file of a release says. ``setup_imports`` are modules that ``setup.py`` imports unguarded at its top.
+    """What one file of a release says. ``refused`` are requirements that today's pip and setuptools refuse.
+
+    ``setup_imports`` are modules that ``setup.py`` imports unguarded at its top.
 
     ``cuda_minors`` is a framework's table of toolkits: for a CUDA major the minors that it takes for one another.
     """
@@ -42,6 +52,7 @@ class ReleaseFacts:
     sha256: str
     requires_python: str | None = None
     requires: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     setup_imports: tuple[str, ...] = ()
     cuda_minors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -89,9 +100,11 @@ def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
         raise NetworkError(f"Cannot read {file.filename}: it has no PKG-INFO.")
     metadata = metadata_of(file, members["PKG-INFO"])
     # Old setuptools wrote requirements only beside PKG-INFO.
-    requires = metadata.requires or parse_requires_txt(members.get("*/requires.txt", b""))
+    if not metadata.requires:
+        lines = parse_requires_txt(members.get("*/requires.txt", b""))
+        metadata = replace(metadata, requires=tuple(map(as_meant, lines)), refused=refused_lines(lines))
     return replace(
-        _facts(file, replace(metadata, requires=requires)),
+        _facts(file, metadata),
         setup_imports=setup_imports(members.get("setup.py", b"")),
         cuda_minors=_toolkit_table(members),
     )
@@ -113,6 +126,7 @@ def _facts(file: IndexFile, metadata: Metadata) -> ReleaseFacts:
         sha256=file.sha256 or "",
         requires_python=requires_python,
         requires=metadata.requires,
+        refused=metadata.refused,
     )
 
 

@@ -27,18 +27,24 @@ from envsmith.net.http import Fetcher
 
 # The largest METADATA, setup.py and the like that is read.
 MAX_MEMBER = 4 << 20
-# ``>=1.7.*`` and ``<2.*``, which setuptools took until 2022.
-_BOUND_BY_SERIES = re.compile(r"((?:>=|<)\s*\d+(?:\.\d+)*)\.\*")
+# ``>=1.7.*``, ``<2.*`` and ``>=3.``, which setuptools took until 66 and pip until 24.0.
+_BOUND_BY_SERIES = re.compile(r"(>=|<(?!=)|>(?!=))(\s*\d+(?:\.\d+)*)\.(?:\*|(?!\w))")
+# ``<=0.29.*``, the whole series.
+_UP_TO_SERIES = re.compile(r"<=(\s*(?:\d+\.)*)(\d+)\.\*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metadata:
-    """The fields that rules are made of. ``requires`` are the lines with their extras and markers."""
+    """The fields that rules are made of. ``requires`` are the lines with their extras and markers, as they are meant.
+
+    ``refused`` are the lines in a form that pip refuses from 24.1 on and setuptools from 67 on.
+    """
 
     name: str
     version: str
     requires_python: str | None = None
     requires: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
 
 
@@ -60,15 +66,22 @@ def parse_metadata(data: bytes, where: str) -> Metadata:
     return Metadata(
         name=one("Name"),
         version=one("Version"),
-        requires_python=_without_stars(one("Requires-Python")) or None,
-        requires=tuple(map(_without_stars, several("Requires-Dist"))),
+        requires_python=as_meant(one("Requires-Python")) or None,
+        requires=tuple(map(as_meant, several("Requires-Dist"))),
+        refused=refused_lines(several("Requires-Dist")),
         extras=several("Provides-Extra"),
     )
 
 
-def _without_stars(text: str) -> str:
+def as_meant(text: str) -> str:
     """Return a requirement as it is meant where it bounds a series: ``torch (>=1.7.*)`` was published, ``>=1.7`` is valid."""
-    return _BOUND_BY_SERIES.sub(r"\1", text)
+    text = _UP_TO_SERIES.sub(lambda match: f"<{match[1]}{int(match[2]) + 1}", text)
+    return _BOUND_BY_SERIES.sub(r"\1\2", text)
+
+
+def refused_lines(requires: Iterable[str]) -> tuple[str, ...]:
+    """Return the requirements that are valid only as they are meant."""
+    return tuple(line for line in requires if as_meant(line) != line)
 
 
 def metadata_of(file: IndexFile, data: bytes) -> Metadata:

@@ -79,6 +79,14 @@ def test_a_requirement_that_nobody_can_read_does_not_hide_what_its_code_takes():
     assert [f.rule for f in judged(index, "nobody-knows==1.2 transformers==5.1.0").findings] == ["release-takes"]
 
 
+def test_a_requirement_in_a_form_that_pip_refuses_is_told_and_counts_as_it_is_meant():
+    index = index_of("1.2", "Requires-Dist: torch (>=2.8.*)")
+
+    findings = judged(index, "nobody-knows==1.2 torch==2.7.1").findings
+
+    assert [finding.rule for finding in findings] == ["release-metadata", "release-declares"]
+
+
 def test_the_python_that_it_wants_is_read_too():
     index = index_of("1.2", python=">=3.12")
 
@@ -327,7 +335,7 @@ def test_a_release_is_asked_for_under_each_name_that_its_component_is_published_
     class Projects:
         def __init__(self) -> None:
             self.index = index_of(
-                "1.5.10", "Requires-Dist: torch (>=1.7.*)\nRequires-Dist: numpy (<1.20)", name="pytorch_lightning"
+                "1.5.10", "Requires-Dist: torch (>=1.7)\nRequires-Dist: numpy (<1.20)", name="pytorch_lightning"
             )
             self.fetcher = self.index.fetcher
 

@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 
 import pytest
+from packaging.requirements import InvalidRequirement, Requirement
 from tars import tar_bytes
 
 from envsmith.base.schema import parse_value, to_json
@@ -16,7 +17,7 @@ from envsmith.errors import ContentError, NetworkError
 from envsmith.frameworks.deepspeed import cuda_minor_table
 from envsmith.lock.index.distribution import ReleaseFacts, best_file, read_release, setup_imports
 from envsmith.lock.index.index import IndexFile
-from envsmith.lock.index.metadata import active, parse_metadata, parse_requires_txt, read_members
+from envsmith.lock.index.metadata import active, as_meant, parse_metadata, parse_requires_txt, read_members
 from envsmith.model.cell import Platform
 
 PKG_INFO = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nRequires-Python: >=3.8\n"
@@ -59,10 +60,19 @@ def test_requirements_of_pkg_info_win_over_the_file_beside_it(fetcher):
 
 
 def test_a_file_of_requirements_that_are_none_is_refused(fetcher):
-    members = {"d/PKG-INFO": PKG_INFO, "d/d.egg-info/requires.txt": b"\n[all]\nopencv-python>=3.\n"}
+    members = {"d/PKG-INFO": PKG_INFO, "d/d.egg-info/requires.txt": b"\n[all]\npytz>dev\n"}
 
     with pytest.raises(ContentError, match="is not a requirement"):
         read_release(fetcher, _publish(fetcher, "demo-1.0.tar.gz", _tar(members)))
+
+
+def test_a_requirement_of_an_sdist_that_setuptools_no_longer_takes_is_read_and_named(fetcher):
+    members = {"d/PKG-INFO": PKG_INFO, "d/d.egg-info/requires.txt": b"\n[all]\nopencv-python>=3.\n"}
+
+    facts = read_release(fetcher, _publish(fetcher, "demo-1.0.tar.gz", _tar(members)))
+
+    assert facts.requires == ('opencv-python>=3 ; extra == "all"',)
+    assert facts.refused == ('opencv-python>=3. ; extra == "all"',)
 
 
 def test_a_zip_sdist_is_read_too(fetcher, make_wheel):
@@ -186,6 +196,30 @@ def test_a_bound_by_a_series_is_read_as_setuptools_meant_it():
     metadata = parse_metadata(text, "d")
 
     assert (metadata.requires, metadata.requires_python) == (("torch (>=1.7,!=1.8.*)",), ">=3.6")
+    assert metadata.refused == ("torch (>=1.7.*,!=1.8.*)",)
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("PyYAML (>=5.1.*)", "PyYAML (>=5.1)"),
+        ("extract-msg (<=0.29.*)", "extract-msg (<0.30)"),
+        ("a<2.*", "a<2"),
+        ("opencv-python>=3.", "opencv-python>=3"),
+        ('b>=3. ; extra == "all"', 'b>=3 ; extra == "all"'),
+        ("c>1.,<2", "c>1,<2"),
+    ],
+)
+def test_a_requirement_that_pip_no_longer_takes_is_read_as_it_was_meant(line, meant):
+    assert as_meant(line) == meant
+    assert Requirement(meant)
+    with pytest.raises(InvalidRequirement):
+        Requirement(line)
+
+
+@pytest.mark.parametrize("line", ["a==1.*", "a!=1.2.*", "a>=1.0.dev1", "a<=1.0.post1", "a>=1.2,<3", "a===1.", "a~=1.2"])
+def test_a_requirement_that_is_valid_or_means_nothing_else_stays(line):
+    assert as_meant(line) == line
 
 
 def test_sections_of_requires_txt_become_markers():
