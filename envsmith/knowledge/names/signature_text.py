@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from envsmith.knowledge.names.blocks import remember
@@ -14,6 +15,8 @@ from envsmith.knowledge.names.handing import Function, handing
 # ``@deprecate_kwarg("tokenizer", version="5.0.0", new_name="processing_class")``).
 _OLD_NAME = "deprecate_kwarg"
 _PROPERTIES = ("property", "getter", "classproperty", "lazyproperty")
+# ``self.trainer.datamodule = …``, also with an annotation. Who reads it in a text that is no code only says less.
+_GIVEN = re.compile(rb"^[ \t]*(?:\w+\.){0,4}?(\w+)\.(\w+)(?: ?:[^=\n]{1,80})? = ", re.MULTILINE)
 _REGISTERS = {"register_buffer", "register_parameter", "add_module", "register_module"}
 
 
@@ -100,6 +103,12 @@ def _plain(base: str) -> bool:
 def instance_names(node: ast.ClassDef) -> frozenset[str]:
     """Return what methods set on ``self``. ``*`` stands for a name that is computed."""
     return frozenset(name for method in node.body for name in _set_in(method))
+
+
+def attributes_given(source: bytes) -> frozenset[str]:
+    """Return ``trainer:datamodule`` for each attribute that a module gives another object, which a name or attribute holds."""
+    given = ((name.decode().strip("_"), attribute.decode()) for name, attribute in _GIVEN.findall(source))
+    return frozenset(f"{name}:{attribute}" for name, attribute in given if name not in {"self", "cls", ""})
 
 
 def _set_in(method: ast.stmt) -> frozenset[str]:

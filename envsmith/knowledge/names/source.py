@@ -37,7 +37,7 @@ from envsmith.knowledge.names.lazy_modules import (
     star_of_loop,
     texts_of,
 )
-from envsmith.knowledge.names.signature_text import class_text, function_text, instance_names
+from envsmith.knowledge.names.signature_text import attributes_given, class_text, function_text, instance_names
 from envsmith.knowledge.names.stubs import without_types
 
 # Names at the left edge of a stub. Nothing more is read of one as long as torch/_C/_VariableFunctions.pyi (1.2 MB), or
@@ -145,6 +145,7 @@ class _Reader:
         root = self.module.partition(".")[0]
         if not self.stub and (b"setattr(" in source or re.search(rb"['\"]%s[\w.]*:[\w{]" % root.encode(), source)):
             lines |= {f"* @{name}" for name in names_put(self.tree, root)}
+        lines |= {f"* @.{name}" for name in attributes_given(source)} if not self.stub else set()
         if b"define_import_structure" in source and lists_folder(self.tree):
             lines.add("* /")
         made_later = _globals_of(self.tree) if b"global " in source else set()

@@ -137,7 +137,8 @@ class Walk:
     def as_module(self, path: str) -> Availability:
         """Return the releases in which a path is a module, a file or a folder.
 
-        A package may have modules of another one where it binds what that one has: ``tensorflow.keras`` is found there.
+        A package may have modules of another one where it binds what that one has, or an object that loads it later:
+        ``tensorflow.keras`` is found there.
         """
         facts = self.module(path)
         present = facts.bits if facts else 0
@@ -146,7 +147,7 @@ class Walk:
         unknown = _union(having for body, having in above.of(name) if body == "~") if above else 0
         if above and above.bits & ~present:
             unknown |= _union(
-                place.bits for place in self.find(parent, name, above.bits).places if place.kind == "external"
+                p.bits for p in self.find(parent, name, above.bits).places if p.kind in {"external", "value"}
             )
         if parent and not (above and above.bits == self._everything):
             unknown |= self.as_module(parent).unknown

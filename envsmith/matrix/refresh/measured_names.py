@@ -299,14 +299,36 @@ def _add_endings(table: Table, roots: Iterable[str]) -> None:
 
 
 def _add_put(table: Table) -> None:
-    """Add to modules what others of the package put into them when they run: perhaps, as nobody sees whether they do."""
+    """Add to modules what others of the package put into them when they run: perhaps, as nobody sees whether they do.
+
+    And to a class what others give an object that has its name: ``self.trainer.datamodule = …`` to ``Trainer``.
+    """
+    given: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for lines in list(table.values()):
         for line in [line for line in lines if line.startswith("* @")]:
-            module, _, name = line.removeprefix("* @").partition(":")
-            if "" in table.get(module, {}):
+            owner, _, name = line.removeprefix("* @").partition(":")
+            bits = lines.pop(line)
+            if owner.startswith("."):
+                given[_plain(owner[1:])][name] |= bits
+            elif "" in table.get(owner, {}):
                 put = f"{name} ~"
-                table[module][put] = table[module].get(put, 0) | lines[line] & table[module][""]
-            del lines[line]
+                table[owner][put] = table[owner].get(put, 0) | bits & table[owner][""]
+    for lines in table.values():
+        classes: dict[str, int] = defaultdict(int)
+        for line, bits in lines.items():
+            name, _, body = line.partition(" ")
+            if "." not in name and body.lstrip("?+-").startswith((":", "@:")):
+                classes[name] |= bits
+        for name, having in classes.items():
+            for attribute, bits in given.get(_plain(name), {}).items():
+                if bits & having:
+                    line = f"{name}.{attribute} ."
+                    lines[line] = lines.get(line, 0) | bits & having
+
+
+def _plain(name: str) -> str:
+    """Return the name of a class, or of an object, as both may be spelt alike."""
+    return name.replace("_", "").lower()
 
 
 def merge(*parts: tuple[Table, Sequence[str], Sequence[str]], versions: Sequence[str]) -> Table:
