@@ -115,14 +115,14 @@ def lacking(
 
     if refusal := refusal_at_import(root, package, sources):
         return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported")]
-    errors = _at_import(root, package, versions, names_of)
+    errors = _at_import(root, package, versions, names_of, release.evidence.date)
     if errors:
         return [release.finding("release-takes", error, Severity.ERROR, "cannot be imported") for error in errors]
     if refused := _refused_proto(release, texts, versions, {*package.paths_at_import(root)}):
         return [refused]
     if refusal := refusal_before_use(root, package, sources, texts):
         return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used")]
-    later = _when_called(texts, named, versions, names_of, sources)
+    later = _when_called(texts, named, versions, names_of, sources, release.evidence.date)
     uses = [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
     warning = warning_at_import(root, package, sources)
     return [release.warning(warning, versions), *uses] if warning else uses
@@ -155,7 +155,9 @@ def _refused_proto(
     )
 
 
-def _at_import(root: str, package: PackageUses[str], versions: Mapping[str, str], names_of: _NamesOf) -> list[Finding]:
+def _at_import(
+    root: str, package: PackageUses[str], versions: Mapping[str, str], names_of: _NamesOf, written: str
+) -> list[Finding]:
     present = {normal_name(name) for name in versions}
     uses = [
         UsePlace(use=placed.use, where=placed.module)
@@ -163,7 +165,7 @@ def _at_import(root: str, package: PackageUses[str], versions: Mapping[str, str]
         if present.issuperset(map(normal_name, placed.available))
     ]
     with names_of(uses) as (published_names, doubtful):
-        findings = judge_uses(ProjectUses(uses=tuple(doubtful)), versions, published_names).findings
+        findings = judge_uses(ProjectUses(uses=tuple(doubtful)), versions, published_names, written=written).findings
     return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
@@ -173,6 +175,7 @@ def _when_called(
     versions: Mapping[str, str],
     names_of: _NamesOf,
     settled: SettledSources,
+    written: str,
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Only the ``named`` sources are read."""
     releases, names = by_distribution(versions), NameIndex.installed()
@@ -199,7 +202,7 @@ def _when_called(
     once = {(place.use.chain, place.use.arguments): place for place in unguarded}
     uses = tuple(reversed(once.values()))
     with names_of(uses) as (published_names, doubtful):
-        findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, published_names).findings
+        findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, published_names, written=written).findings
         overrides = [*judge_refused(code, releases, names), *judge_overrides(code, releases, published_names, {})]
         untagged = [*judge_tags(descents, releases, published_names)]
     return [*findings, *untagged, *overrides][:_SHOWN]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from envsmith.model.version import public
 from envsmith.project.code.reading import ProjectUses, UsePlace
 
 _SHOWN = 12
+# How long code may take what its maintainers had before it was released.
+_AHEAD = dt.timedelta(days=90)
 _GRAVEST = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 
 
@@ -216,12 +219,17 @@ class CodeJudgement:
 
 
 def judge_uses(
-    uses: ProjectUses, versions: Mapping[str, str], index: Index, assumed: Mapping[str, Assumed] | None = None
+    uses: ProjectUses,
+    versions: Mapping[str, str],
+    index: Index,
+    assumed: Mapping[str, Assumed] | None = None,
+    *,
+    written: str = "",
 ) -> CodeJudgement:
     """Judge the uses of a project by a set of versions, given by component or distribution.
 
     A name that only an ``assumed`` release of a distribution lacks stops nothing that the project itself asks for: it
-    is a warning.
+    is a warning. Code that was ``written`` by a day, in ISO form, means nothing that came long after it.
     """
     questions = Questions(index)
     assumed = assumed or {}
@@ -238,7 +246,10 @@ def judge_uses(
         elif questions.is_reached(place.use, releases):
             judged.append(place)
     lacking = [
-        need for need in questions.needs(judged) if has(need.presence, releases[need.presence.distribution]) is False
+        need
+        for need in questions.needs(judged)
+        if has(need.presence, release := releases[need.presence.distribution]) is False
+        and not (written and _came_after(need.presence, release, index, dt.date.fromisoformat(written)))
     ]
     findings = [
         finding
@@ -300,10 +311,28 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
         )
 
 
+def _came_after(presence: Presence, version: str, index: Index, day: dt.date) -> bool:
+    """Return whether no release up to ``version`` has a name, and the first one that has it came long after a day.
+
+    ``model.lm_head`` of 2024 is an attribute of a subclass, not the one that the base class got in 2025.
+    """
+    earlier, later = _around(presence, version)
+    new = next((release for release in later if release in presence.present), None)
+    if new is None or presence.present.intersection(earlier):
+        return False
+    days = [evidence.date for evidence in index.evidence(presence.distribution, new) if evidence.date]
+    return bool(days) and dt.date.fromisoformat(days[0]) - day > _AHEAD
+
+
+def _around(presence: Presence, version: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the releases up to a version, and those after it."""
+    place = sum(1 for release in presence.releases if Version(release) <= Version(version))
+    return presence.releases[:place], presence.releases[place:]
+
+
 def history(presence: Presence, version: str) -> str:
     """Return when a name went and came: ``it went with 4.42.0``."""
-    place = sum(1 for release in presence.releases if Version(release) <= Version(version))
-    earlier, later = presence.releases[:place], presence.releases[place:]
+    earlier, later = _around(presence, version)
     parts = []
     last = max((at for at, release in enumerate(earlier) if release in presence.present), default=None)
     if last is not None:

@@ -41,6 +41,19 @@ def test_a_name_that_a_later_release_brought_says_which(index):
     assert "it came with 4.42.0" in finding.message
 
 
+@pytest.mark.parametrize(("written", "count"), [("2024-01-02", 0), ("2024-05-02", 1), ("2025-01-02", 1), ("", 1)])
+def test_code_means_nothing_that_came_long_after_it(index, written, count):
+    uses = uses_of(train="from transformers import Cache")
+
+    assert len(judge_uses(uses, {"transformers": "4.41.0"}, index, written=written).findings) == count
+
+
+def test_code_may_take_what_went_before_it_was_written(index):
+    uses = uses_of(train="from accelerate import back")
+
+    assert len(judge_uses(uses, {"accelerate": "0.2.0"}, index, written="2000-01-01").findings) == 1
+
+
 def test_a_name_that_was_away_for_some_releases_says_both(index):
     (finding,) = judge(index, "from accelerate import back", accelerate="0.2.0").findings
     assert "it went with 0.2.0 and it is back in 1.0.0" in finding.message
