@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime as dt
 import itertools
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from envsmith.knowledge.names.guards import Guard
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import Ancestors, OwnClasses
@@ -36,6 +38,8 @@ from envsmith.project.published_refusals import (
 )
 from envsmith.project.published_tags import Descent, judge_tags
 
+# Who asks whether a package is there may ask for a later release of it: such code is held to what went, not to what came.
+_NEVER = dt.date.min.isoformat()
 # How much of what functions take is told of one release.
 _SHOWN = 3
 # A person waits: of the code of functions no more bytes are read.
@@ -122,7 +126,7 @@ def lacking(
         return [refused]
     if refusal := refusal_before_use(root, package, sources, texts):
         return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used")]
-    later = _when_called(texts, named, versions, names_of, sources, release.evidence.date)
+    later = _when_called(texts, named, versions, names_of, sources, written=release.evidence.date)
     uses = [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
     warning = warning_at_import(root, package, sources)
     return [release.warning(warning, versions), *uses] if warning else uses
@@ -175,6 +179,7 @@ def _when_called(
     versions: Mapping[str, str],
     names_of: _NamesOf,
     settled: SettledSources,
+    *,
     written: str,
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Only the ``named`` sources are read."""
@@ -198,14 +203,24 @@ def _when_called(
         parse=settled.parse,
         ancestors=remembered,
     )
-    unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
+    unguarded = [place for place in reversed(code.uses) if not is_guarded(_beside(releases, place.use.guard))]
     once = {(place.use.chain, place.use.arguments): place for place in unguarded}
     uses = tuple(reversed(once.values()))
     with names_of(uses) as (published_names, doubtful):
-        findings = judge_uses(replace(code, uses=tuple(doubtful)), versions, published_names, written=written).findings
+
+        def judged(day: str, *, asks: bool) -> Sequence[Finding]:
+            places = (place for place in doubtful if is_guarded(place.use.guard) is asks)
+            return judge_uses(replace(code, uses=tuple(places)), versions, published_names, written=day).findings
+
+        findings = [*judged(written, asks=False), *judged(_NEVER, asks=True)]
         overrides = [*judge_refused(code, releases, names), *judge_overrides(code, releases, published_names, {})]
         untagged = [*judge_tags(descents, releases, published_names)]
     return [*findings, *untagged, *overrides][:_SHOWN]
+
+
+def _beside(releases: Container[str], guard: Guard) -> Guard:
+    """Return what guards a use beside some releases: ``is_peft_available()`` asks for nothing where peft is stated."""
+    return replace(guard, available=tuple(each for each in guard.available if normal_name(each) not in releases))
 
 
 def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]:

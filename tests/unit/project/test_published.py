@@ -372,6 +372,18 @@ def test_what_a_function_takes_of_a_release_that_was_not_measured_is_read_where_
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
+@pytest.mark.parametrize(("stated", "needs"), [("2.3", [{"some-library": "<2.2"}]), ("2.1", [])])
+def test_a_question_whether_a_stated_package_is_there_guards_what_came_and_not_what_went(stated, needs):
+    taken = "        from some_library import old, new\n"
+    source = f"def f():\n    if is_some_library_available():\n{taken}    if is_other_available():\n        from some_library import last\n"
+    user = index_of("1.2", source=source)
+    packages = Packages(user, library("old = last = 1", "old = last = 1", "new = 1", "new = 1"))
+
+    findings = judged(packages, f"nobody-knows==1.2 some-library=={stated}").findings
+
+    assert [finding.needs for finding in findings] == needs
+
+
 def test_a_folder_with_the_name_of_a_package_stands_before_it_in_no_installed_package():
     user = index_of("1.2")
     source = "import some_library.linalg\ndef f():\n    some_library.old()\n"
