@@ -176,7 +176,7 @@ def _when_called(
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Only the ``named`` sources are read."""
     releases, names = by_distribution(versions), NameIndex.installed()
-    sources = [SourceText(path=path, text=texts[path]) for path in named if _is_read(path)]
+    sources = [SourceText(path=path, text=texts[path]) for path in named if is_of_package(path)]
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
     files = ProjectSources(
@@ -216,5 +216,6 @@ def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]
     return [path for path, text in texts.items() if says.search(text)]
 
 
-def _is_read(path: str) -> bool:
+def is_of_package(path: str) -> bool:
+    """Return whether a source is one that users run, and no example or test."""
     return path.endswith(".py") and not _ASIDE.intersection(path.removesuffix(".py").split("/"))
