@@ -24,6 +24,7 @@ from envsmith.project.published_code import PublishedRelease, lacking, naming
 from envsmith.project.published_later import Declared, barred_later
 from envsmith.project.published_metadata import refused_requirements
 from envsmith.project.published_python import refused_by_python
+from envsmith.project.published_refusals import SettledRelease
 from envsmith.project.published_stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
 from envsmith.project.published_wheels import ReleaseWheels, evidence_of
 
@@ -197,13 +198,14 @@ class IndexRelease:
                 return []
             texts = dict(archive.read([member.path for member in below]))
         release, unread = self._wheels.release, self.unread.append
-        refused = [*refused_by_python(release, root, texts, others)]
+        settled = SettledRelease(root, texts, {self.name: self.version}, others)
+        refused = [*refused_by_python(release, settled, lambda: self.required)]
         named = naming(texts, others)
         size = sum(len(texts[path]) for path in named)
         is_stopped = any(each.severity is Severity.ERROR for each in refused)
         if is_stopped or not size or (is_measured and size > _MAX_MEASURED):
             return refused
-        return [*refused, *lacking(release, root, texts, others, self._packages, named=named, unread=unread)]
+        return [*refused, *lacking(release, settled, self._packages, named=named, unread=unread)]
 
 
 def import_root(project: str, paths: Sequence[str]) -> str:
@@ -230,4 +232,6 @@ def _is_part(place: str, paths: Sequence[str]) -> bool:
     """Return whether a folder is one of several of a package: ``hydra.core`` of ``hydra``, but not ``pyannote.audio``."""
     top = place.partition("/")[0]
     package = f"{top}/__init__.py"
-    return package in paths and not all(path.startswith((f"{place}/", package)) for path in paths if path.startswith(f"{top}/"))
+    return package in paths and not all(
+        path.startswith((f"{place}/", package)) for path in paths if path.startswith(f"{top}/")
+    )

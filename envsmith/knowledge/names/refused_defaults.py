@@ -15,7 +15,8 @@ from envsmith.knowledge.names.dotted import dotted
 from envsmith.knowledge.names.own_classes import ClassPlace, OwnClasses
 from envsmith.knowledge.names.scopes import Chain, bound_once, own_members
 
-FIRST_REFUSING = (3, 11)
+# The minor version of Python 3.
+FIRST_REFUSING = 11
 _MAKER, _FIELD = ("dataclasses", "dataclass"), ("dataclasses", "field")
 # A field and a call of a class: of all texts that have the word, few have the one beside the other.
 _CANDIDATE = re.compile(
