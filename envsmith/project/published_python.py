@@ -51,7 +51,8 @@ def refused_by_python(
         order = [*settled.package.paths_at_import(settled.root)]
         faults += _refused_defaults(paths, order, OwnClasses(texts, settled.sources.parse))
     if takes_gone:
-        faults += _gone_names(settled, minor, {*map(normal_name, settled.versions), *required()})
+        present = {*map(normal_name, (release.name, *settled.versions)), *required()}
+        faults += _gone_names(settled, minor, present)
     for fault in faults:
         yield _finding(release, python or "", fault)
 
