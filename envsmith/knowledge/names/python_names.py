@@ -59,8 +59,9 @@ def _patterns(minor: int) -> tuple[tuple[bytes, re.Pattern[bytes]], ...]:
     for chain in (chain for chain, since in SINCE.items() if since <= minor):
         members.setdefault(".".join(chain[:-1]), []).append(chain[-1])
     tops = "|".join(members.pop("", ["-"]))
-    texts = {"\n": rf"\n(?:import|from)[ \t]+(?:[\w., \t]*,[ \t]*)?(?:{tops})\b"}
+    texts = {"import ": rf"\n(?:import|from)[ \t]+(?:[\w., \t]*,[ \t]*)?(?:{tops})\b"}
     for module, names in members.items():
         words, path = "|".join(names), re.escape(module)
-        texts[module] = rf"{path}(?:\.| import (?:\([^)]*|[^\n]*)\b)(?:{words})\b"
+        texts[f"from {module}"] = rf"\nfrom {path}(?:\.| import (?:\([^)]*|[^\n]*)\b)(?:{words})\b"
+        texts[f"import {module}"] = rf"{path}\.(?:{words})\b"
     return tuple((word.encode(), re.compile(text.encode())) for word, text in texts.items())
