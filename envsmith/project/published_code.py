@@ -31,9 +31,9 @@ from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_us
 from envsmith.project.published_names import names_with_published
 from envsmith.project.published_protos import PROTOBUF, refused_protos
 from envsmith.project.published_refusals import (
+    SettledRelease,
     refusal_at_import,
     refusal_before_use,
-    settled_sources,
     warning_at_import,
 )
 from envsmith.project.published_tags import Descent, judge_tags
@@ -97,22 +97,20 @@ class PublishedRelease:
 
 def lacking(
     release: PublishedRelease,
-    root: str,
-    texts: Mapping[str, bytes],
-    versions: Mapping[str, str],
+    settled: SettledRelease,
     packages: PackageIndex,
     *,
     named: Sequence[str],
     unread: Callable[[str], None],
 ) -> list[Finding]:
-    """Return what surely runs at its import and takes what the versions lack, else what its functions take.
+    """Return what surely runs at its import and takes what the stated versions lack, else what its functions take.
 
-    ``texts`` are its sources by path, ``named`` the paths of :func:`naming`, ``root`` is the module that a user imports,
-    ``packages`` the index that is asked for what was not measured. ``unread`` is told what it does not tell.
+    ``settled`` are its sources beside these versions, ``named`` the paths of :func:`naming`, ``packages`` the index that is
+    asked for what was not measured. ``unread`` is told what it does not tell.
     """
     names = NameIndex.installed()
-    sources = settled_sources(root, texts, {release.name: release.version}, versions, names)
-    package = PackageUses([root], {path: path for path in texts}, texts.__getitem__, parse=sources.parse)
+    root, texts, versions = settled.root, settled.texts, settled.versions
+    sources, package = settled.sources, settled.package
 
     def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]:
         return names_with_published(names, uses, by_distribution(versions), packages, unread)
@@ -184,7 +182,7 @@ def _when_called(
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Only the ``named`` sources are read."""
     releases, names = by_distribution(versions), NameIndex.installed()
-    sources = [SourceText(path=path, text=texts[path]) for path in named if _is_read(path)]
+    sources = [SourceText(path=path, text=texts[path]) for path in named if is_of_package(path)]
     sizes = itertools.accumulate(len(source.text) for source in sources)
     read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
     files = ProjectSources(
@@ -234,5 +232,6 @@ def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]
     return [path for path, text in texts.items() if says.search(text)]
 
 
-def _is_read(path: str) -> bool:
+def is_of_package(path: str) -> bool:
+    """Return whether a source is one that users run, and no example or test."""
     return path.endswith(".py") and not _ASIDE.intersection(path.removesuffix(".py").split("/"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
@@ -38,6 +39,27 @@ def settled_sources(
         has_name,
         itself=frozenset(own),
     )
+
+
+class SettledRelease:
+    """The sources of the release ``itself`` as they run beside the stated versions, read when they are asked for."""
+
+    def __init__(
+        self, root: str, texts: Mapping[str, bytes], itself: Mapping[str, str], versions: Mapping[str, str]
+    ) -> None:
+        self.root, self.texts, self.versions = root, texts, versions
+        self._itself = itself
+
+    @cached_property
+    def sources(self) -> SettledSources:
+        """Return its sources."""
+        return settled_sources(self.root, self.texts, self._itself, self.versions, NameIndex.installed())
+
+    @cached_property
+    def package(self) -> PackageUses[str]:
+        """Return what its import runs."""
+        files = {path: path for path in self.texts}
+        return PackageUses([self.root], files, self.texts.__getitem__, parse=self.sources.parse)
 
 
 def refusal_at_import(root: str, package: PackageUses[str], sources: SettledSources) -> VersionRefusal | None:

@@ -23,6 +23,8 @@ from envsmith.net.http import NotFoundError
 from envsmith.project.published_code import PublishedRelease, lacking, naming
 from envsmith.project.published_later import Declared, barred_later
 from envsmith.project.published_metadata import refused_requirements
+from envsmith.project.published_python import refused_by_python
+from envsmith.project.published_refusals import SettledRelease
 from envsmith.project.published_stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
 from envsmith.project.published_wheels import ReleaseWheels, evidence_of
 
@@ -195,12 +197,15 @@ class IndexRelease:
                 self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]
                 return []
             texts = dict(archive.read([member.path for member in below]))
+        release, unread = self._wheels.release, self.unread.append
+        settled = SettledRelease(root, texts, {self.name: self.version}, others)
+        refused = [*refused_by_python(release, settled, lambda: self.required)]
         named = naming(texts, others)
         size = sum(len(texts[path]) for path in named)
-        if not size or (is_measured and size > _MAX_MEASURED):
-            return []
-        release, unread = self._wheels.release, self.unread.append
-        return lacking(release, root, texts, others, self._packages, named=named, unread=unread)
+        is_stopped = any(each.severity is Severity.ERROR for each in refused)
+        if is_stopped or not size or (is_measured and size > _MAX_MEASURED):
+            return refused
+        return [*refused, *lacking(release, settled, self._packages, named=named, unread=unread)]
 
 
 def import_root(project: str, paths: Sequence[str]) -> str:
@@ -214,9 +219,19 @@ def import_root(project: str, paths: Sequence[str]) -> str:
     modules = [path.removesuffix(".py") for path in paths if "/" not in path]
     tops = [place for place in (*folders, *modules) if "/" not in place and place not in _ASIDE]
     named = [place for place in (*tops, *folders) if normal_name(place.replace("/", "-")) == project]
+    named = [place for place in named if place in tops or not _is_part(place, paths)]
     alike = [top for top in tops if f"-{normal_name(top)}-" in f"-{project}-"]
     spaces = () if tops else {path.rpartition("/")[0] for path in paths if path.split("/")[0] not in _ASIDE}
     shared = posixpath.commonpath(spaces) if spaces and all(spaces) else ""
     packages = [top for top in tops if top in folders]
     certain = [*named, *(places[0] for places in (tops, alike, packages) if len(places) == 1), shared]
     return certain[0].replace("/", ".")
+
+
+def _is_part(place: str, paths: Sequence[str]) -> bool:
+    """Return whether a folder is one of several of a package: ``hydra.core`` of ``hydra``, but not ``pyannote.audio``."""
+    top = place.partition("/")[0]
+    package = f"{top}/__init__.py"
+    return package in paths and not all(
+        path.startswith((f"{place}/", package)) for path in paths if path.startswith(f"{top}/")
+    )

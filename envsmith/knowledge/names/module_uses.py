@@ -72,12 +72,14 @@ class ModuleUses:
     ``overrides`` are methods of its classes whose only base is a class of another package, ``members`` attributes that
     packages have no more, and ``defined`` functions of its own with such names.
 
+    ``gone`` are names of the standard library that some Python does not have any more.
     ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
     ``stops`` are its ``raise`` statements. ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
     ``unseen`` are lines that choose a name at run time, and the package they choose from where that is known.
     """
 
     uses: list[Use] = field(default_factory=list)
+    gone: list[Use] = field(default_factory=list)
     overrides: list[Override] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     defined: set[str] = field(default_factory=set)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from envsmith.knowledge.names.dotted import absolute, dotted
-from envsmith.knowledge.names.scopes import Chain, own_members, within
+from envsmith.knowledge.names.scopes import Chain, own_members, unsure_names, within
 
 # Bases that bring no member of their own.
 _EMPTY = frozenset({"object", "ABC", "abc.ABC"})
@@ -26,6 +26,13 @@ class Ancestors:
     hidden: frozenset[str]
 
 
+class ClassPlace(NamedTuple):
+    """A class of some sources, and the module in which it stands."""
+
+    module: str
+    node: ast.ClassDef
+
+
 class OwnClasses:
     """The classes at the left edge of the modules below some sources, which are read when they are asked for."""
 
@@ -38,6 +45,32 @@ class OwnClasses:
         """Return what a class of a source descends from, ``None`` where that cannot be read."""
         return self._ancestors(module_of(path), node, 0)
 
+    def classes_of(self, path: str) -> list[ClassPlace]:
+        """Return the classes at the left edge of a source, in their order."""
+        module = module_of(path)
+        return [ClassPlace(module, node) for node in self._module(module).classes.values()]
+
+    def find(self, name: str, dotted_name: str, depth: int = 0) -> ClassPlace | Chain | None:
+        """Return the class that a dotted name in the module ``name`` stands for, through imports.
+
+        The chain of what another package has, ``None`` where that cannot be read.
+        """
+        first, _, member = dotted_name.partition(".")
+        if not first or depth > _DEPTH:
+            return None
+        module = self._module(name)
+        if not member and first in module.classes and first not in module.imports:
+            return ClassPlace(name, module.classes[first])
+        origin = module.imports.get(first)
+        if origin is None:
+            return None
+        chain = (*origin, *(member.split(".") if member else ()))
+        owner = ".".join(chain[:-1])
+        if owner in self._paths:
+            return self.find(owner, chain[-1], depth + 1)
+        is_own = any(".".join(chain[:end]) in self._paths for end in range(1, len(chain)))
+        return None if is_own else chain
+
     def _module(self, name: str) -> _Module:
         if name not in self._modules:
             path = self._paths[name]
@@ -46,7 +79,9 @@ class OwnClasses:
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 tree = ast.Module(body=[], type_ignores=[])
             package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
-            classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+            unsure = unsure_names(tree.body)
+            nodes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+            classes = {node.name: node for node in nodes if node.name not in unsure}
             self._modules[name] = _Module(classes, _imports(tree, package))
         return self._modules[name]
 
@@ -63,21 +98,10 @@ class OwnClasses:
         return Ancestors(tuple(chains), hidden)
 
     def _of_base(self, name: str, base: str, depth: int) -> Ancestors | None:
-        first, _, member = base.partition(".")
-        if not first or depth > _DEPTH:
-            return None
-        module = self._module(name)
-        if not member and first in module.classes and first not in module.imports:
-            return self._ancestors(name, module.classes[first], depth + 1)
-        origin = module.imports.get(first)
-        if origin is None:
-            return None
-        chain = (*origin, *(member.split(".") if member else ()))
-        owner = ".".join(chain[:-1])
-        if owner in self._paths:
-            return self._of_base(owner, chain[-1], depth + 1)
-        is_own = any(".".join(chain[:end]) in self._paths for end in range(1, len(chain)))
-        return None if is_own else Ancestors((chain,), frozenset())
+        origin = self.find(name, base) if depth <= _DEPTH else None
+        if isinstance(origin, ClassPlace):
+            return self._ancestors(origin.module, origin.node, depth + 1)
+        return Ancestors((origin,), frozenset()) if origin else None
 
 
 class _Module(NamedTuple):

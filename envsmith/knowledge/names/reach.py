@@ -115,9 +115,17 @@ class PackageUses(Generic[_File]):
 
         A use that a condition other than ``hasattr`` or the presence of a package decides is left out.
         """
+        return self._placed(entry, lambda content: content.uses)
+
+    def gone_at_import(self, entry: str) -> Iterator[PlacedUse]:
+        """Yield every name of the standard library that some Python lacks and the import of ``entry`` surely takes."""
+        placed = self._placed(entry, lambda content: content.gone)
+        return (each for each in placed if not (each.available or each.use.guard.tests))
+
+    def _placed(self, entry: str, uses_of: Callable[[ModuleUses], Sequence[Use]]) -> Iterator[PlacedUse]:
         for step in self._run(tuple(entry.split("."))):
             content = self.content(step.module, step.function)
-            for use in content.uses if content else ():
+            for use in uses_of(content) if content else ():
                 if use.function == step.function and self._is_certain(step.module, use.guard):
                     yield PlacedUse(use=use, module=step.module, available=self._available(step, use.guard))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -105,6 +106,12 @@ def unsure_names(body: list[ast.stmt], *, walrus: bool = True) -> frozenset[str]
         if len(values - {None}) > 1 or (None in values and any(isinstance(v, tuple) and len(v) > 1 for v in values)):
             unsure.add(name)
     return frozenset(unsure)
+
+
+def bound_once(body: list[ast.stmt]) -> frozenset[str]:
+    """Return the names that a scope binds in one place alone."""
+    counts = Counter(name for name, _ in _bindings(body))
+    return frozenset(name for name, count in counts.items() if count == 1)
 
 
 def _bindings(body: Iterable[ast.AST], *, walrus: bool = True) -> Iterator[tuple[str, object]]:

@@ -24,6 +24,7 @@ from envsmith.knowledge.names.guards import AVAILABLE, TYPE_ERRORS, Guard, Test,
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.module_uses import MAIN, Member, ModuleUses, Override, Stop, Use
 from envsmith.knowledge.names.own_classes import Ancestors
+from envsmith.knowledge.names.python_names import gone_name
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -349,8 +350,11 @@ class _Reader:
         use = Use(chain=chain, line=line, function=self.function, imported=True, guard=guard)
         if self.is_own(chain):
             self.result.imports.append(use)
-        elif _is_foreign(chain):
+            return
+        if _is_foreign(chain):
             self.result.uses.append(use)
+        if gone_name(chain):
+            self.result.gone.append(use)
 
     # -- expressions --------------------------------------------------------------------------------------------------
 
@@ -405,6 +409,8 @@ class _Reader:
     def add_use(self, origin: Origin, line: int, guard: Guard, **call: Any) -> None:
         """Note a use. ``call`` are the fields of one that is called."""
         is_given = any(origin.chain[:depth] in self.given for depth in range(2, len(origin.chain) + 1))
+        if gone_name(origin.chain) and not (is_given or origin.member or self.is_own(origin.chain)):
+            self.result.gone.append(Use(chain=origin.chain, line=line, function=self.function, guard=guard))
         if not self.is_own(origin.chain) and _is_foreign(origin.chain) and not is_given:
             self.result.uses.append(
                 Use(

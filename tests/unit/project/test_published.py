@@ -315,6 +315,8 @@ def test_a_name_that_no_release_has_is_no_error():
     [
         ("pyannote-audio", ["pyannote/audio/__init__.py", "pyannote/audio/core/__init__.py"], "pyannote.audio"),
         ("hydra-core", ["hydra/__init__.py", "hydra/x.py", "tests/__init__.py"], "hydra"),
+        ("hydra-core", ["hydra/__init__.py", "hydra/x.py", "hydra/core/__init__.py"], "hydra"),
+        ("pyannote-audio", ["pyannote/__init__.py", "pyannote/audio/__init__.py"], "pyannote.audio"),
         ("six", ["six.py"], "six"),
         (
             "flashinfer-python",
@@ -584,6 +586,77 @@ def test_a_module_that_protoc_made_for_another_protobuf_is_an_error_where_the_im
     assert [(f.rule, f.severity, f.needs) for f in findings] == (
         [("release-protos", Severity.ERROR, {"protobuf": needs})] if needs else []
     )
+
+
+_REFUSED = "from dataclasses import dataclass\n@dataclass\nclass A:\n    pass\n@dataclass\nclass B:\n    x: A = A()\n"
+
+
+@pytest.mark.parametrize(
+    ("root", "python", "severities"),
+    [
+        ("from . import part", "3.11", [Severity.ERROR]),
+        ("from . import part", "3.13", [Severity.ERROR]),
+        ("from . import part", "3.10", []),
+        ("def later():\n    from . import part", "3.11", [Severity.WARNING]),
+        ("import sys\nif sys.version_info < (3, 11):\n    from . import part", "3.11", [Severity.WARNING]),
+    ],
+)
+def test_a_default_that_the_stated_python_refuses_is_an_error_where_the_import_runs_it(root, python, severities):
+    index = of_two_modules(root, _REFUSED)
+
+    findings = judged(index, f"nobody-knows==1.2 python=={python}").findings
+
+    assert [f.severity for f in findings] == severities
+    assert all("nobody_knows/part.py:7 gives field x of B the default A()" in f.message for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("source", "python", "needs"),
+    [
+        ("import os, imp", "3.12", "<3.12"),
+        ("import os, imp", "3.11", None),
+        ("from collections import OrderedDict, Mapping", "3.10", "<3.10"),
+        ("from collections import (\n    Mapping,\n)", "3.13", "<3.10"),
+        ("from collections.abc import Mapping", "3.10", None),
+        ("import inspect\nX = inspect.getargspec(print)", "3.11", "<3.11"),
+        ("import inspect\ninspect.getargspec = print\nX = inspect.getargspec(print)", "3.11", None),
+        ("import inspect\nif hasattr(inspect, 'getargspec'):\n    X = inspect.getargspec(print)", "3.11", None),
+        ("import inspect\ndef later():\n    return inspect.getargspec(print)", "3.11", None),
+        ("try:\n    import imp\nexcept ImportError:\n    imp = None", "3.12", None),
+        ("import sys\nif sys.version_info < (3, 12):\n    import imp", "3.12", None),
+    ],
+)
+def test_a_name_of_the_standard_library_that_went_is_an_error_where_the_import_takes_it(source, python, needs):
+    index = of_two_modules("from . import part", source)
+
+    findings = judged(index, f"nobody-knows==1.2 python=={python}").findings
+
+    assert [(f.severity, f.needs) for f in findings] == ([(Severity.ERROR, {"python": needs})] if needs else [])
+
+
+@pytest.mark.parametrize("required", ["standard-imghdr", "legacy-imghdr; python_version >= '3.13'"])
+def test_a_module_that_went_and_a_requirement_brings_back_is_silent(required):
+    index = of_two_modules("from . import part", "import imghdr", f"Requires-Dist: {required}\n")
+
+    assert judged(index, "nobody-knows==1.2 python==3.13").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("required", "count"), [("", 1), ("Requires-Dist: setuptools\n", 0), ("Requires-Dist: torch\n", 0)]
+)
+def test_distutils_is_a_warning_where_nothing_brings_setuptools(required, count):
+    index = of_two_modules("from . import part", "from distutils.version import LooseVersion", required)
+
+    findings = judged(index, "nobody-knows==1.2 python==3.12").findings
+
+    assert [(f.severity, f.needs) for f in findings] == [(Severity.WARNING, {})] * count
+
+
+def of_two_modules(root: str, part: str, requires: str = "") -> Index:
+    index = Index()
+    sources = {"nobody_knows/__init__.py": root, "nobody_knows/part.py": part}
+    index.release("1.2", sources | {"nobody_knows-1.2.dist-info/METADATA": f"{_METADATA}{requires}"})
+    return index
 
 
 def test_what_a_measured_release_declares_of_an_unmeasured_one_is_an_error():
