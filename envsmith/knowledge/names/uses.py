@@ -38,6 +38,7 @@ from envsmith.knowledge.names.scopes import (
     within,
 )
 from envsmith.knowledge.names.signature_text import function_text
+from envsmith.knowledge.names.whole_calls import whole_call
 
 # What stands in a condition that asks for a version or for a feature of another package.
 _ASKS = re.compile(
@@ -425,8 +426,15 @@ class _Reader:
             of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
             positions = positions_of(node, object_first=bool(of_class)) if self.is_one_text else ()
             arguments = () if guard.fits else (*sorted(self.keywords(node)), *positions)
-            attributes = self.attributes_of(node, origin)
-            self.add_use(origin, node.lineno, guard, arguments=arguments, values=values_of(node), attributes=attributes)
+            self.add_use(
+                origin,
+                node.lineno,
+                guard,
+                arguments=arguments,
+                values=values_of(node),
+                attributes=self.attributes_of(node, origin),
+                call=whole_call(node) if self.is_one_text and not guard.fits else "",
+            )
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
