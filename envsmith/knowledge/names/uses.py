@@ -10,7 +10,7 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,12 +38,13 @@ from envsmith.knowledge.names.scopes import (
     within,
 )
 from envsmith.knowledge.names.signature_text import function_text
-from envsmith.knowledge.names.whole_calls import whole_call
+from envsmith.knowledge.names.whole_calls import WholeCall, whole_call
 
 # What stands in a condition that asks for a version or for a feature of another package.
 _ASKS = re.compile(
     r"version|hasattr|getattr|find_spec|available|installed|supported|TYPE_CHECKING|HAVE_|has_|torch_two|torch_ver|"
-    r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch|(?:higher|lower|less|greater|newer|older)_than",
+    r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch|(?:higher|lower|less|greater|newer|older)_than|"
+    r"\bsignature\(|getfullargspec|co_varnames",
     re.IGNORECASE,
 )
 # Every ``global`` statement, and few sentences that have the word.
@@ -107,6 +108,7 @@ def _read(reader: _Reader, source: bytes | str, parse: Parse) -> ModuleUses:
         text = source if isinstance(source, bytes) else source.encode(errors="replace")
         reader.walrus = b":=" in text
         reader.module_body(parse(source), rebinds=_REBINDS.search(text) is not None)
+        reader.result.uses = [*_without_short_ways(reader.result.uses)]
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, and expressions of thousands of operands
         raise SyntaxError(str(error) or type(error).__name__) from None
     return reader.result
@@ -585,6 +587,21 @@ def _base(node: ast.expr) -> ast.expr:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node
+
+
+def _without_short_ways(uses: Sequence[Use]) -> Iterator[Use]:
+    """Yield uses. Of a conditional call beside one that gives more, in another branch, nothing is asked as a whole.
+
+    Whoever writes both may have found out which of them the release takes.
+    """
+    ways = [use for use in uses if use.call and use.guard.branch]
+    longest: dict[tuple[Chain, str | None], int] = {}
+    for use in ways:
+        key = use.chain, use.function
+        longest[key] = max(longest.get(key, 0), WholeCall.of(use.call).total)
+    for use in uses:
+        is_short = use.call and use.guard.branch and WholeCall.of(use.call).total < longest[use.chain, use.function]
+        yield replace(use, call="") if is_short else use
 
 
 def _is_foreign(chain: Chain) -> bool:

@@ -36,6 +36,11 @@ class WholeCall:
         count, *names = question.removeprefix(MARK).split(",")
         return cls(int(count), frozenset(names))
 
+    @property
+    def total(self) -> int:
+        """Return how many arguments it gives."""
+        return self.count + len(self.names)
+
     def lacks(self, words: Sequence[str]) -> tuple[str, ...] | None:
         """Return the parameters without a default that the call leaves out, of a function with those words.
 
