@@ -268,7 +268,8 @@ class _Reader:
         arguments = node.args
         every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         scope = Scope(unsure_names(node.body, walrus=self.walrus))
-        scope.names |= {a.arg: self.class_of(a.annotation) for a in every}
+        stated = ((a.arg, self.class_of(a.annotation)) for a in every)
+        scope.names |= {name: origin and replace(origin, is_stated=True) for name, origin in stated}
         scope.names |= {a.arg: None for a in (arguments.vararg, arguments.kwarg) if a is not None}
         if scopes[-1].is_class and every and not _is_static(node):
             scope.names[every[0].arg] = base
@@ -435,7 +436,7 @@ class _Reader:
                 arguments=arguments,
                 values=values_of(node),
                 attributes=self.attributes_of(node, origin),
-                call=whole_call(node) if self.is_one_text and not guard.fits else "",
+                call=whole_call(node) if self.is_one_text and not (guard.fits or origin.is_stated) else "",
             )
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
@@ -506,14 +507,15 @@ class _Reader:
         base = self.lookup(node.id) if isinstance(node, ast.Name) else self.object_of(node) if steps else None
         if base is None or (steps and steps[0] in base.hidden):
             return None
-        return Origin((*base.chain, *steps), base.member) if steps else base
+        return Origin((*base.chain, *steps), base.member, is_stated=base.is_stated) if steps else base
 
     def object_of(self, node: ast.expr | None) -> Origin | None:
         """Return the class of the object that an expression makes, where it is a call of an imported class."""
         if not isinstance(node, ast.Call):
             return None
         if isinstance(node.func, ast.Name) and node.func.id == "super":
-            base = self.bases[-1] if self.bases else None
+            is_own = not node.args or self.origin(node.args[0]) is None  # not what comes after another class
+            base = self.bases[-1] if self.bases and is_own else None
             return Origin(base.chain, base.member, hidden=base.above) if base else None
         return self.class_of(node.func)
 

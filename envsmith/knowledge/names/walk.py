@@ -121,6 +121,7 @@ class Walk:
         self._beyond = beyond
         self._roots = file.head.roots
         self._path: set[tuple[str, str, bool]] = set()  # what is being looked up: an import in a circle adds nothing
+        self._followed: dict[str, Reached] = {}
         self.is_sample = file.head.is_sample
         self.files = file.head.releases
         self.releases = tuple(m.version for m in self.files)
@@ -183,6 +184,14 @@ class Walk:
 
     def follow(self, path: str) -> Reached:
         """Return what a dotted path names."""
+        if path in self._followed:
+            return self._followed[path]
+        reached = self._follow(path)
+        if not self._path:  # inside of another question, what that one looks up adds nothing here
+            self._followed[path] = reached
+        return reached
+
+    def _follow(self, path: str) -> Reached:
         root = self.root_of(path)
         if not root:
             return Reached(unknown=self._everything)

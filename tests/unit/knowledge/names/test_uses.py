@@ -245,3 +245,20 @@ def calls_in(body: str) -> list[str]:
 )
 def test_a_call_is_taken_as_a_whole_where_the_code_does_not_choose_it_for_a_release(body, calls):
     assert calls_in(body) == calls
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [
+        ("def f():\n    o = Optimizer(1)\n    o.step()", ["!1", "!0"]),
+        ("def f(o: Optimizer):\n    o.step()", [""]),  # a class below it may have a default
+        ("class A(Optimizer):\n    def f(self):\n        super().step()\n        super(A, self).step(1)", ["!0", "!1"]),
+        ("class A(Optimizer):\n    def f(self):\n        super(Optimizer, self).step()", []),
+    ],
+)
+def test_a_method_is_asked_as_a_whole_of_an_object_whose_class_is_sure(source, calls):
+    found = uses(f"from torch.optim import Optimizer\n{source}")
+
+    assert [
+        use.call for use in found if use.chain[-1] in {"Optimizer", "step"} and use.line > 2 and not use.imported
+    ] == calls
