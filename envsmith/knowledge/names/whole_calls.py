@@ -54,7 +54,7 @@ class WholeCall:
         is_taken = self.count <= len(by_place) or "*" in words
         if not is_taken or self.names & placed or not ("**" in words or self.names <= named):
             return None
-        given = placed | (self.names & named)
-        wanted = [word for word in words if word not in _MARKS and not word.endswith("=") and word not in given]
+        bound = placed | (self.names & named)
+        missing = [word for word in words if word not in _MARKS and not word.endswith("=") and word not in bound]
         spare = sum(f"{name}=" in words and f"{name}=" not in by_place for name in self.names)
-        return tuple(wanted) if not wanted or len(wanted) > spare else None
+        return tuple(missing) if not missing or len(missing) > spare else None
