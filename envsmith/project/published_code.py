@@ -202,7 +202,7 @@ def _when_called(
         ancestors=remembered,
     )
     unguarded = [place for place in reversed(code.uses) if not is_guarded(_beside(releases, place.use.guard))]
-    once = {(place.use.chain, place.use.arguments): place for place in unguarded}
+    once = {(place.use.chain, place.use.arguments, place.use.call): place for place in unguarded}
     uses = tuple(reversed(once.values()))
     with names_of(uses) as (published_names, doubtful):
 

@@ -148,7 +148,7 @@ class _Reader:
 def _presences(questions: Questions, places: Sequence[UsePlace]) -> list[Presence]:
     uses = [place.use for place in places]
     steps = [questions.step(use, depth) for use in uses for depth in range(2, len(use.chain) + 1)]
-    arguments = [questions.ask(".".join(use.chain), argument) for use in uses for argument in use.arguments]
+    arguments = [questions.ask(".".join(use.chain), argument) for use in uses for argument in use.questions]
     return [*dict.fromkeys(presence for presence in (*steps, *arguments) if presence)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from envsmith.knowledge.graph.location import DataFiles, find_matrix
 from envsmith.knowledge.graph.tables import Table
 from envsmith.knowledge.names.names_file import SUFFIX, NamesFile, bits_of
-from envsmith.knowledge.names.walk import positional
+from envsmith.knowledge.names.signature_text import positional
 
 _CONSTRUCTORS = frozenset({"__init__", "__new__"})
 _MARKS = frozenset({"", "*", "|", "/", "**"})

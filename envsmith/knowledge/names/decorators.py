@@ -57,6 +57,7 @@ _HARMLESS = (
     "validate_hf_hub_args",
     "jit",
     "custom_op",
+    "_torch_custom_op_wrapper",  # flash-attn: torch.library.custom_op, or nothing
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _MARK = re.compile(r"^(\S+ [?+-]*)(?:(~)|&)[^(]*\(")

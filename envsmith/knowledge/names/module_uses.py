@@ -20,7 +20,8 @@ class Use:
     parents. ``member``: the chain goes through an object of a class, so that what the object is given at run time may
     have it. ``arguments`` are those that a call names, and ``#2`` where it gives as many by position.
     ``values`` are what it writes out of them: ``copy=False``, and ``#1=str`` for a text in the first place. ``attributes`` are
-    the attributes that are taken of what a followed call returns, see ``calls.attributes_of``.
+    the attributes that are taken of what a followed call returns, see ``calls.attributes_of``. ``call`` is what it gives
+    in all, see :func:`~envsmith.knowledge.names.whole_calls.whole_call`.
     """
 
     chain: Chain
@@ -31,7 +32,13 @@ class Use:
     arguments: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     attributes: frozenset[str] = frozenset()
+    call: str = ""
     guard: Guard = field(default_factory=Guard)
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Return what is asked of a name that is called: each argument, and whether they are enough."""
+        return (*self.arguments, *([self.call] if self.call else []))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

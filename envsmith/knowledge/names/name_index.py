@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from envsmith.knowledge.names.names_file import SUFFIX, NamesFile
 from envsmith.knowledge.names.presence import Presence, short_spec_of
 from envsmith.knowledge.names.takes import SUFFIX as TAKES
 from envsmith.knowledge.names.walk import Availability, NamePlace, Names, Walk
+from envsmith.knowledge.names.whole_calls import MARK, WholeCall
 from envsmith.model.rule import Evidence, EvidenceKind
 
 SUMMARY = "summary.tsv"
@@ -82,6 +84,10 @@ class NameIndex:
         if name is None or walk is None:
             return None
         reached = walk.follow(path)
+        if argument is not None and argument.startswith(MARK):
+            answer, bits = walk.completes(reached, WholeCall.of(argument))
+            presence = _presence(walk, name, path, answer, argument=argument)
+            return replace(presence, wanting=tuple((each, walk.versions(having)) for each, having in bits.items()))
         answer = walk.accepts(reached, argument) if argument is not None else walk.summed(reached)
         successor = walk.successor(path, argument, reached, answer)
         return _presence(walk, name, path, answer, argument=argument, successor=successor)

@@ -13,6 +13,7 @@ class Presence:
 
     ``present`` are releases that have it where everything optional is installed. ``unknown`` are releases where the
     name may be made at run time or in C++. ``successor`` replaces it in the newest release, where the sources say so.
+    ``wanting`` are the parameters that a whole call leaves out, each with the releases that want it.
     ``date`` is the day of the newest measured release, ``root`` the module that a user imports. Of a sample, not every
     release between the first and the last was read.
     """
@@ -26,6 +27,7 @@ class Presence:
     unknown: frozenset[str]
     successor: str | None = None
     date: str = ""
+    wanting: tuple[tuple[str, frozenset[str]], ...] = ()
     root: str = ""
     is_sample: bool = False
 

@@ -32,12 +32,14 @@ class Origin:
     """What a name stands for: something of another package, or (``member``) an object of a class of it.
 
     ``hidden`` are names that the object has of its own, ``above`` those that ``super()`` may find before its class.
+    ``is_stated``: an annotation says so, and the object may be of a class below.
     """
 
     chain: Chain
     member: bool = False
     hidden: frozenset[str] = frozenset()
     above: frozenset[str] = frozenset()
+    is_stated: bool = False
 
 
 @dataclass(slots=True)

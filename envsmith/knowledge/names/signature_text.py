@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from envsmith.knowledge.names.blocks import remember
 from envsmith.knowledge.names.decorators import is_harmless, name_of, under
@@ -72,6 +72,12 @@ def _arguments(arguments: ast.arguments, *, bound: bool) -> Iterator[str]:
         yield argument.arg + ("" if default is None else "=")
     if arguments.kwarg is not None:
         yield "**"
+
+
+def positional(words: Sequence[str]) -> list[str]:
+    """Return those of the words of a function that are taken by position."""
+    ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
+    return [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
 
 
 def class_text(node: ast.ClassDef) -> str:

@@ -10,7 +10,7 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,11 +39,13 @@ from envsmith.knowledge.names.scopes import (
     within,
 )
 from envsmith.knowledge.names.signature_text import function_text
+from envsmith.knowledge.names.whole_calls import WholeCall, whole_call
 
 # What stands in a condition that asks for a version or for a feature of another package.
 _ASKS = re.compile(
     r"version|hasattr|getattr|find_spec|available|installed|supported|TYPE_CHECKING|HAVE_|has_|torch_two|torch_ver|"
-    r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch|(?:higher|lower|less|greater|newer|older)_than",
+    r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch|(?:higher|lower|less|greater|newer|older)_than|"
+    r"\bsignature\(|getfullargspec|co_varnames",
     re.IGNORECASE,
 )
 # Every ``global`` statement, and few sentences that have the word.
@@ -107,6 +109,7 @@ def _read(reader: _Reader, source: bytes | str, parse: Parse) -> ModuleUses:
         text = source if isinstance(source, bytes) else source.encode(errors="replace")
         reader.walrus = b":=" in text
         reader.module_body(parse(source), rebinds=_REBINDS.search(text) is not None)
+        reader.result.uses = [*_without_short_ways(reader.result.uses)]
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, and expressions of thousands of operands
         raise SyntaxError(str(error) or type(error).__name__) from None
     return reader.result
@@ -266,7 +269,8 @@ class _Reader:
         arguments = node.args
         every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         scope = Scope(unsure_names(node.body, walrus=self.walrus))
-        scope.names |= {a.arg: self.class_of(a.annotation) for a in every}
+        stated = ((a.arg, self.class_of(a.annotation)) for a in every)
+        scope.names |= {name: origin and replace(origin, is_stated=True) for name, origin in stated}
         scope.names |= {a.arg: None for a in (arguments.vararg, arguments.kwarg) if a is not None}
         if scopes[-1].is_class and every and not _is_static(node):
             scope.names[every[0].arg] = base
@@ -431,8 +435,15 @@ class _Reader:
             of_class = not origin.member and origin.chain[-2:-1] and origin.chain[-2].lstrip("_")[:1].isupper()
             positions = positions_of(node, object_first=bool(of_class)) if self.is_one_text else ()
             arguments = () if guard.fits else (*sorted(self.keywords(node)), *positions)
-            attributes = self.attributes_of(node, origin)
-            self.add_use(origin, node.lineno, guard, arguments=arguments, values=values_of(node), attributes=attributes)
+            self.add_use(
+                origin,
+                node.lineno,
+                guard,
+                arguments=arguments,
+                values=values_of(node),
+                attributes=self.attributes_of(node, origin),
+                call=whole_call(node) if self.is_one_text and not (guard.fits or origin.is_stated) else "",
+            )
         self.expression(node.func if origin is None else _base(node.func), guard)
         self.at_run_time(node, guard)
         self.call(node.func, guard)
@@ -502,14 +513,15 @@ class _Reader:
         base = self.lookup(node.id) if isinstance(node, ast.Name) else self.object_of(node) if steps else None
         if base is None or (steps and steps[0] in base.hidden):
             return None
-        return Origin((*base.chain, *steps), base.member) if steps else base
+        return Origin((*base.chain, *steps), base.member, is_stated=base.is_stated) if steps else base
 
     def object_of(self, node: ast.expr | None) -> Origin | None:
         """Return the class of the object that an expression makes, where it is a call of an imported class."""
         if not isinstance(node, ast.Call):
             return None
         if isinstance(node.func, ast.Name) and node.func.id == "super":
-            base = self.bases[-1] if self.bases else None
+            is_own = not node.args or self.origin(node.args[0]) is None  # not what comes after another class
+            base = self.bases[-1] if self.bases and is_own else None
             return Origin(base.chain, base.member, hidden=base.above) if base else None
         return self.class_of(node.func)
 
@@ -583,6 +595,21 @@ def _base(node: ast.expr) -> ast.expr:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node
+
+
+def _without_short_ways(uses: Sequence[Use]) -> Iterator[Use]:
+    """Yield uses. Of a conditional call beside one that gives more, in another branch, nothing is asked as a whole.
+
+    Whoever writes both may have found out which of them the release takes.
+    """
+    ways = [use for use in uses if use.call and use.guard.branch]
+    longest: dict[tuple[Chain, str | None], int] = {}
+    for use in ways:
+        key = use.chain, use.function
+        longest[key] = max(longest.get(key, 0), WholeCall.of(use.call).total)
+    for use in uses:
+        is_short = use.call and use.guard.branch and WholeCall.of(use.call).total < longest[use.chain, use.function]
+        yield replace(use, call="") if is_short else use
 
 
 def _is_foreign(chain: Chain) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from keyword import iskeyword
@@ -16,7 +17,9 @@ from typing import Protocol
 from envsmith.knowledge.names.decorators import is_handed_on
 from envsmith.knowledge.names.dotted import is_below
 from envsmith.knowledge.names.names_file import Head, ModuleLines
+from envsmith.knowledge.names.signature_text import positional
 from envsmith.knowledge.names.stars import is_brought
+from envsmith.knowledge.names.whole_calls import WholeCall
 
 # Folders that are not measured: nothing is said of modules in them.
 UNMEASURED = frozenset({"tests", "test", "benchmarks", "examples", "docs"})
@@ -118,6 +121,7 @@ class Walk:
         self._beyond = beyond
         self._roots = file.head.roots
         self._path: set[tuple[str, str, bool]] = set()  # what is being looked up: an import in a circle adds nothing
+        self._followed: dict[str, Reached] = {}
         self.is_sample = file.head.is_sample
         self.files = file.head.releases
         self.releases = tuple(m.version for m in self.files)
@@ -181,6 +185,14 @@ class Walk:
 
     def follow(self, path: str) -> Reached:
         """Return what a dotted path names."""
+        if path in self._followed:
+            return self._followed[path]
+        reached = self._follow(path)
+        if not self._path:  # inside of another question, what that one looks up adds nothing here
+            self._followed[path] = reached
+        return reached
+
+    def _follow(self, path: str) -> Reached:
         root = self.root_of(path)
         if not root:
             return Reached(unknown=self._everything)
@@ -443,6 +455,60 @@ class Walk:
             answer |= Availability(present=taken.present & helped, unknown=taken.unknown & helped)
         return Availability(present=answer.present, unknown=answer.unknown & ~answer.present)
 
+    def completes(self, reached: Reached, call: WholeCall) -> tuple[Availability, dict[str, int]]:
+        """Return the releases in which a call gives all that is wanted, and those that want each parameter that it leaves out.
+
+        Of a class it is its own ``__init__`` that says so, where nothing else has a hand in what a call of it does.
+        """
+        present, unknown, wanting = 0, reached.unknown | (self._everything & ~reached.bits), defaultdict[str, int](int)
+        for place in reached.places:
+            functions = self._constructors(place) if place.kind == "class" else [place]
+            unknown |= place.bits & ~_union(function.bits for function in functions)
+            for function in functions:
+                lacking, sure = self._lacking(function, call), function.bits
+                if lacking is None:
+                    sure = 0
+                elif lacking and place.kind == "class":
+                    sure = self._plainly_made(place, function.bits)
+                unknown |= function.bits & ~sure
+                present |= sure if lacking == () else 0
+                for name in lacking or ():
+                    wanting[name] |= sure
+        surely = {name: bits & ~(present | unknown) for name, bits in wanting.items()}
+        return Availability(present=present, unknown=unknown & ~present), {
+            n: bits for n, bits in surely.items() if bits
+        }
+
+    def _lacking(self, function: NamePlace, call: WholeCall) -> tuple[str, ...] | None:
+        """Return what a call leaves out, ``None`` where a decorator or a compiled module may want something else."""
+        mark, bracket, text = function.body.partition("(")
+        facts = self.module(function.module)
+        is_compiled = facts is None or any(body == "!" and function.bits & having for body, having in facts.of("*"))
+        return call.lacks(text.split(",")) if bracket and mark[:1] in {"", "&"} and not is_compiled else None
+
+    def _constructors(self, place: NamePlace) -> list[NamePlace]:
+        """Return each text of the ``__init__`` that a class has itself. One that may be another keeps its mark."""
+        facts = self.module(place.module)
+        texts = facts.of(f"{place.name}.__init__") if facts else ()
+        return [replace(place, bits=place.bits & having, body=text) for text, having in texts]
+
+    def _plainly_made(self, place: NamePlace, bits: int, depth: int = 0) -> int:
+        """Return those of some releases in which a call of a class does no more than call its ``__init__``.
+
+        A metaclass, a ``__new__``, a hook for subclasses, a decorator that writes ``__init__`` and a base that is not seen do.
+        """
+        facts = self.module(place.module)
+        if facts is None or depth > _DEEPEST or place.body.startswith("@"):
+            return 0
+        hooks = ("__new__", *(["__init_subclass__"] if depth else []))
+        bits &= place.bits & ~_union(having for hook in hooks for _, having in facts.of(f"{place.name}.{hook}"))
+        for base in self._bases(place, bits, depth):
+            if base.kind == "class":
+                bits &= ~base.bits | self._plainly_made(base, bits & base.bits, depth + 1)
+            elif not (base.kind == "external" and (base.module == "builtins" or base.path in _CLOSED | _PLAIN_BASES)):
+                bits &= ~base.bits
+        return bits
+
     def _takes(self, place: NamePlace, argument: str, depth: int) -> Availability:
         if place.kind == "function":
             return self._listed(place, argument)
@@ -540,12 +606,6 @@ class Walk:
 def named(text: str) -> list[str]:
     """Return the names of the arguments in the text of a function."""
     return [name for word in text.partition("(")[2].split(",") if (name := word.removesuffix("=")).isidentifier()]
-
-
-def positional(words: Sequence[str]) -> list[str]:
-    """Return those of the words of a function that are taken by position."""
-    ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
-    return [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
 
 
 def _by_position(place: NamePlace, words: Sequence[str], count: int) -> Availability:

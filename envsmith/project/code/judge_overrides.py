@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from envsmith.knowledge.graph.given_arguments import given_arguments
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence, short_spec_of
-from envsmith.knowledge.names.walk import named, positional
+from envsmith.knowledge.names.signature_text import positional
+from envsmith.knowledge.names.walk import named
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Severity
 from envsmith.project.code.judge_uses import Assumed, component_name, has, is_guarded

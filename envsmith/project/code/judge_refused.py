@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from envsmith.knowledge.graph.refused_names import RefusedUse, refused_uses
 from envsmith.knowledge.names.calls import CALLED, TEXT_FIRST
 from envsmith.knowledge.names.module_uses import Member, Override, Use
-from envsmith.knowledge.names.walk import positional
+from envsmith.knowledge.names.signature_text import positional
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity

@@ -18,6 +18,7 @@ from envsmith.knowledge.graph.refused_names import refused_names
 from envsmith.knowledge.names.guards import Guard
 from envsmith.knowledge.names.module_uses import Use
 from envsmith.knowledge.names.presence import Presence
+from envsmith.knowledge.names.whole_calls import MARK
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, Severity
@@ -54,9 +55,16 @@ class NameNeed:
     places: tuple[UsePlace, ...]
 
     @property
+    def is_call(self) -> bool:
+        """Return whether it is a call that some releases take as it is, and others want more of."""
+        return (self.presence.argument or "").startswith(MARK)
+
+    @property
     def name(self) -> str:
         """Return ``accelerate.Accelerator(dispatch_batches=)``, or how many arguments are given by position."""
         path, argument = self.presence.path, self.presence.argument or ""
+        if self.is_call:
+            return f"{path}() without further arguments"
         if argument.startswith("#"):
             return f"{path}() with {counted(int(argument[1:]), 'argument')} by position"
         return f"{path}({argument}=)" if argument else path
@@ -118,7 +126,7 @@ class Questions:
             if presence is None or not (presence.present or presence.unknown):
                 return
             yield presence
-        for argument in use.arguments:
+        for argument in use.questions:
             presence = self.ask(".".join(use.chain), argument)
             if presence is not None and presence.present:
                 yield presence
@@ -303,10 +311,9 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
             else severity_of(worst.use),
             components={component: version},
             needs={component: presence.spec()},
-            message=f"{worst.where} takes {need.name}, which {component} {which} does not have: "
-            f"{history(presence, version)}{again}",
+            message=f"{worst.where} {_lack(need, version, f'{component} {which}')}{again}",
             evidence=(*seen, *index.evidence(presence.distribution, version)),
-            fix=_fix(presence, component),
+            fix=_fix(need, component, version),
             where=worst.where,
         )
 
@@ -316,35 +323,58 @@ def _came_after(presence: Presence, version: str, index: Index, day: dt.date) ->
 
     ``model.lm_head`` of 2024 is an attribute of a subclass, not the one that the base class got in 2025.
     """
-    earlier, later = _around(presence, version)
-    new = next((release for release in later if release in presence.present), None)
-    if new is None or presence.present.intersection(earlier):
+    gone, new = _borders(presence, version)
+    if gone or not new:
         return False
     days = [evidence.date for evidence in index.evidence(presence.distribution, new) if evidence.date]
     return bool(days) and dt.date.fromisoformat(days[0]) - day > _AHEAD
 
 
-def _around(presence: Presence, version: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the releases up to a version, and those after it."""
-    place = sum(1 for release in presence.releases if Version(release) <= Version(version))
-    return presence.releases[:place], presence.releases[place:]
+def _lack(need: NameNeed, version: str, release: str) -> str:
+    """Return what code takes and a release does not have, or what a call leaves out and the release requires."""
+    presence = need.presence
+    if not need.is_call:
+        return f"takes {need.name}, which {release} does not have: {history(presence, version)}"
+    parameters = " and ".join(_wanted(presence, version))
+    gone, back = _borders(presence, version)
+    releases = [*([f"before {gone}"] if gone else []), *([f"from {back} on"] if back else [])]
+    return (
+        f"calls {presence.path}() without {parameters}, which {release} requires: "
+        f"the call is complete {' and '.join(releases)}"
+    )
+
+
+def _wanted(presence: Presence, version: str) -> list[str]:
+    """Return the parameters that a call leaves out, of the release itself or of the last measured one before it."""
+    earlier = [release for release in presence.releases if Version(release) <= Version(version)]
+    last = next(release for release in reversed(earlier) if release in presence.absent)
+    return [name for name, releases in presence.wanting if last in releases]
 
 
 def history(presence: Presence, version: str) -> str:
     """Return when a name went and came: ``it went with 4.42.0``."""
-    earlier, later = _around(presence, version)
-    parts = []
-    last = max((at for at, release in enumerate(earlier) if release in presence.present), default=None)
-    if last is not None:
-        gone = next((r for r in earlier[last + 1 :] if r in presence.absent), version)
-        parts.append(f"it went with {gone}")
-    if new := next((release for release in later if release in presence.present), None):
-        parts.append(f"it {'is back in' if parts else 'came with'} {new}")
+    gone, back = _borders(presence, version)
+    parts = [f"it went with {gone}"] if gone else []
+    if back:
+        parts.append(f"it {'is back in' if gone else 'came with'} {back}")
     return " and ".join(parts)
 
 
-def _fix(presence: Presence, component: str) -> str:
-    instead = f"Take {presence.successor} instead, or install " if presence.successor else "Install "
+def _borders(presence: Presence, version: str) -> tuple[str | None, str | None]:
+    """Return the release with which it went, and the later one that has it."""
+    place = sum(1 for release in presence.releases if Version(release) <= Version(version))
+    earlier, later = presence.releases[:place], presence.releases[place:]
+    last = max((at for at, release in enumerate(earlier) if release in presence.present), default=None)
+    gone = None if last is None else next((r for r in earlier[last + 1 :] if r in presence.absent), version)
+    return gone, next((release for release in later if release in presence.present), None)
+
+
+def _fix(need: NameNeed, component: str, version: str) -> str:
+    presence, instead = need.presence, "Install "
+    if need.is_call:
+        instead = f"Give {' and '.join(_wanted(presence, version))}, or install "
+    elif presence.successor:
+        instead = f"Take {presence.successor} instead, or install "
     return f"{instead}{component} {presence.ranges()}."
 
 

@@ -448,6 +448,21 @@ def test_an_argument_that_a_decorator_hides_in_the_tables_is_read_where_the_rele
     assert judged(packages, "first==1.2 pytorch-lightning==1.6.5").findings == ()
 
 
+def test_a_call_that_leaves_out_what_a_release_requires_is_a_warning_with_the_releases_that_take_it():
+    user = index_of("1.2", source="def f(x):\n    import some_library\n    some_library.check(x, old=1)\n")
+    check = "def check({}): ..."
+    packages = Packages(user, library(*map(check.format, ("x, old", "x, old", "x, old, cap", "x, old, cap=1"))))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.2").findings
+
+    assert (finding.rule, finding.severity) == ("release-uses", Severity.WARNING)
+    assert finding.message.endswith(
+        "calls some_library.check() without cap, which some-library 2.2 requires: "
+        "the call is complete before 2.2 and from 2.3 on"
+    )
+    assert judged(packages, "nobody-knows==1.2 some-library==2.3").findings == ()
+
+
 def test_an_argument_that_a_release_which_was_not_measured_dropped_is_found_in_those_before():
     user = index_of("1.2", source="def f():\n    import some_library\n    some_library.check(old=1)\n")
     check = "def check({}): ..."

@@ -445,6 +445,67 @@ def test_as_many_arguments_by_position_are_those_that_a_release_takes(count, spe
     assert index.ask("pkg.f", f"#{count}").spec() == spec
 
 
+def test_a_release_that_wants_what_a_call_leaves_out_is_absent_and_says_what(tmp_path):
+    sources = ("def f(a, b=1): ...", "def f(a, c, b=1): ...", "def g(): ...", "def f(c=1): ...")
+    index = index_of(tmp_path, *({"pkg": source} for source in sources))
+
+    answer = index.ask("pkg.f", "!1,b")
+
+    assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, {"2.0"}, {"3.0", "4.0"})
+    assert answer.wanting == (("c", frozenset({"2.0"})),)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@anything\ndef f(a, b): ...",
+        "f = make()",
+        "def f(a, b): ...\nf = with_defaults(f)",
+        "if x:\n  def f(a, b): ...\nelse:\n  def f(a): ...",
+        "@dataclass\nclass f:\n  a: int\n  b: int",
+        "class f(other.Model):\n  def __init__(self, a, b): ...",
+        "class Base:\n  def __init__(self, a, b): ...\nclass f(Base): ...",
+        "class f(metaclass=Made):\n  def __init__(self, a, b): ...",
+        "class f:\n  def __new__(cls, a): ...\n  def __init__(self, a, b): ...",
+        "class Base:\n  def __init_subclass__(cls): ...\nclass f(Base):\n  def __init__(self, a, b): ...",
+        "class Base(metaclass=Made): ...\nclass f(Base):\n  def __init__(self, a, b): ...",
+    ],
+)
+def test_what_something_else_has_a_hand_in_is_not_said_to_want_more(source, tmp_path):
+    index = index_of(tmp_path, {"pkg": "def f(a): ..."}, {"pkg": source})
+
+    assert index.ask("pkg.f", "!1").absent == frozenset()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class f:\n  def __init__(self, a, b): ...",
+        "class f(Exception):\n  def __init__(self, a, b): ...",
+        "class Base: ...\nclass f(Base):\n  def __init__(self, a, *, b): ...",
+        "@no_grad()\ndef f(a, b): ...",
+    ],
+)
+def test_a_class_wants_what_its_own_init_wants(source, tmp_path):
+    index = index_of(tmp_path, {"pkg": "def f(a): ..."}, {"pkg": source})
+
+    assert index.ask("pkg.f", "!1").absent == {"2.0"}
+
+
+def test_a_stub_of_a_compiled_module_does_not_say_what_is_wanted(tmp_path):
+    index = index_of(tmp_path, {"pkg": "", "pkg.c": "def f(a, b): ..."}, compiled="pkg.c")
+
+    assert index.ask("pkg.c.f", "!1").unknown == {"1.0"}
+
+
+def test_a_method_wants_no_object_and_one_that_is_called_of_its_class_is_given_one(tmp_path):
+    methods = "class A:\n  def f(self, b): ...\n  @staticmethod\n  def g(a, b): ..."
+    index = index_of(tmp_path, {"pkg": methods})
+
+    assert [index.ask("pkg.A.f", call).absent for call in ("!0", "!1")] == [{"1.0"}, frozenset()]
+    assert [index.ask("pkg.A.g", call).absent for call in ("!1", "!2")] == [{"1.0"}, frozenset()]
+
+
 def test_the_fields_of_a_msgspec_struct_are_its_arguments(tmp_path):
     source = "import msgspec\nclass Mixin: ...\nclass Params(Mixin, msgspec.Struct):\n  size: int = 1"
     index = index_of(tmp_path, {"pkg": f"{source}\n  beam: bool = False"}, {"pkg": source})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from functools import partial
+from textwrap import indent
 
 import pytest
 
@@ -221,3 +222,43 @@ def test_what_super_calls_in_a_class_between_is_no_use_of_the_package():
 
     called = [(use.chain[-1], use.line) for use in content.uses if use.chain[:3] == ("torch", "nn", "Module")]
     assert called == [("Module", 2), ("__init__", 4), ("cuda", 8)]
+
+
+def calls_in(body: str) -> list[str]:
+    source = "import inspect\nfrom torch import attend, __version__\ndef f(q, x):\n" + indent(body, "    ")
+    return [
+        use.call for use in uses(source) if use.chain == ("torch", "attend") and not (use.imported or use.guard.asks)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "calls"),
+    [
+        ("attend(q, dim=1)", ["!1,dim"]),
+        ("attend(*q)", [""]),
+        ("try:\n    attend(q)\nexcept TypeError:\n    attend(q, 1)", [""]),
+        ("if __version__ < '2':\n    attend(q)", []),
+        ("if 'cap' in inspect.signature(attend).parameters:\n    attend(q)", []),
+        ("if x:\n    attend(q)\nelse:\n    attend(q, cap=1)", ["", "!1,cap"]),
+        ("if x:\n    attend(q)\nattend(q, cap=1)", ["!1", "!1,cap"]),
+    ],
+)
+def test_a_call_is_taken_as_a_whole_where_the_code_does_not_choose_it_for_a_release(body, calls):
+    assert calls_in(body) == calls
+
+
+@pytest.mark.parametrize(
+    ("source", "calls"),
+    [
+        ("def f():\n    o = Optimizer(1)\n    o.step()", ["!1", "!0"]),
+        ("def f(o: Optimizer):\n    o.step()", [""]),  # a class below it may have a default
+        ("class A(Optimizer):\n    def f(self):\n        super().step()\n        super(A, self).step(1)", ["!0", "!1"]),
+        ("class A(Optimizer):\n    def f(self):\n        super(Optimizer, self).step()", []),
+    ],
+)
+def test_a_method_is_asked_as_a_whole_of_an_object_whose_class_is_sure(source, calls):
+    found = uses(f"from torch.optim import Optimizer\n{source}")
+
+    assert [
+        use.call for use in found if use.chain[-1] in {"Optimizer", "step"} and use.line > 2 and not use.imported
+    ] == calls

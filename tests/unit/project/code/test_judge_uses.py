@@ -168,3 +168,23 @@ def test_where_a_module_is_missing_its_members_are_not_listed_and_their_new_modu
 
     assert "takes transformers.old, which" in finding.message
     assert finding.fix == "Take transformers.new instead, or install transformers <4.41.0."
+
+
+_ATTENTION = """from flash_attn.flash_attn_interface import _flash_attn_forward
+def ring(q, k, v):
+    return _flash_attn_forward(q, k, v, 0, 1, causal=True, window_size=(-1, -1), alibi_slopes=None, return_softmax=False)
+"""
+
+
+def test_a_call_that_leaves_out_what_the_release_requires_is_told_with_the_releases_that_take_it():
+    uses = uses_of(ring=_ATTENTION)
+
+    (finding,) = judge_uses(uses, {"flash-attn": "2.6.3"}, NameIndex.installed()).findings
+
+    assert (finding.rule, finding.severity) == ("code-argument", Severity.WARNING)
+    assert finding.message == (
+        "ring.py:3 calls flash_attn.flash_attn_interface._flash_attn_forward() without softcap, which flash-attn 2.6.3 "
+        "requires: the call is complete before 2.6.0.post1"
+    )
+    assert finding.fix == "Give softcap, or install flash-attn >=2.4.0.post1,<2.6.0.post1."
+    assert judge_uses(uses, {"flash-attn": "2.5.9.post1"}, NameIndex.installed()).findings == ()
