@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from envsmith.knowledge.names.dotted import dotted
+from envsmith.knowledge.names.function_runs import takes
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import module_of
@@ -14,6 +19,10 @@ from envsmith.knowledge.names.settled_source import SettledSources, VersionRefus
 from envsmith.model.project_name import normal_name
 from envsmith.project.code.judge_uses import by_distribution, has
 from envsmith.project.published_stated import stated_python
+
+# How much is told of what functions refuse of the same packages.
+_MOST = 3
+_TEST = re.compile(r"_?[tT]est")
 
 
 def settled_sources(
@@ -65,6 +74,86 @@ def refusal_before_use(
                 if refusal and stop.function == name and not (stop.guard.tests or stop.guard.caught):
                     return refusal
     return None
+
+
+def refusals_in_functions(
+    texts: Mapping[str, bytes], sources: SettledSources
+) -> Iterator[tuple[str, VersionRefusal]]:
+    """Yield what functions of the sources refuse wherever they are called, with the file and line: each once.
+
+    As far as the sources were settled. What takes the failure is silent, and what only runs beside other releases.
+    """
+    counts, conditions = Counter[frozenset[str]](), set[str]()
+    callers = _Callers(texts, sources)
+    for (path, line), refusal in sorted(sources.refusals.items(), key=lambda entry: entry[0]):
+        if path not in texts or refusal.condition in conditions or counts[refusal.packages] >= _MOST:
+            continue
+        names = _around(ast.parse(texts[path]), line)
+        if names and not any(map(_TEST.match, names)) and callers.come_to(module_of(path), names):
+            counts[refusal.packages] += 1
+            conditions.add(refusal.condition)
+            yield f"{path}:{line}", refusal
+
+
+def _around(tree: ast.Module, line: int) -> list[str]:
+    """Return the names of the classes and functions around a line, ``[]`` where the module itself runs it."""
+    scopes = [n for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef)) and _has(n, line)]
+    return [scope.name for scope in scopes] if any(isinstance(scope, FUNCTIONS) for scope in scopes) else []
+
+
+def _has(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+@dataclass(frozen=True, slots=True)
+class _Callers:
+    """What of a package calls its functions."""
+
+    texts: Mapping[str, bytes]
+    sources: SettledSources
+
+    def come_to(self, module: str, names: Sequence[str]) -> bool:
+        """Return whether a function may be called beside the stated releases, and its failure is not taken.
+
+        ``names`` are those of the function and of what is around it. What nothing of the package names, a user calls.
+        """
+        own = [name for name in names if not name.startswith("__")]
+        called = own[-1:]
+        for name in (*own, module.rpartition(".")[2]):
+            said = [path for path, text in self.texts.items() if name.encode() in text]
+            trees = [(ast.parse(self.texts[path]), self.sources.parse(path, self.texts[path])) for path in said]
+            before, after = (any(name in _named(tree) for tree in each) for each in zip(*trees, strict=True))
+            if before and not after:
+                return False
+            if name in called and any(_takes_failure(tree, name) for _, tree in trees):
+                return False
+        return True
+
+
+def _named(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module uses, or imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").rpartition(".")[2]
+        elif isinstance(node, ast.alias):
+            yield from node.name.split(".")
+
+
+def _takes_failure(tree: ast.Module, name: str) -> bool:
+    """Return whether a module calls a function of a name where a handler takes what it raises."""
+    bodies = (node.body for node in ast.walk(tree) if _is_taking(node) and isinstance(node, (ast.Try, ast.With)))
+    calls = (node for body in bodies for node in within(body) if isinstance(node, ast.Call))
+    return any(dotted(call.func).rpartition(".")[2] == name for call in calls)
+
+
+def _is_taking(node: ast.AST) -> bool:
+    if isinstance(node, ast.With):
+        return any("suppress" in ast.unparse(item.context_expr) for item in node.items)
+    return isinstance(node, ast.Try) and takes(node)
 
 
 def _functions_handed_on(body: list[ast.stmt]) -> Iterator[str]:

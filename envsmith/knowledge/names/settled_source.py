@@ -240,13 +240,14 @@ class _Settler:
         self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr, scope: ValueScope
     ) -> list[ast.stmt]:
         """Return a branch with a ``raise`` in the place of what ends the program, and note what stops there."""
-        self._evaluator.warned[:] = [RefusedError().under(test, condition)]
+        holds = bool(test.value)
+        self._evaluator.warned[:] = [RefusedError().under(test, condition, holds=holds)]
         for part in filter(is_warning, branch):
             self._warned(part)
         stopped = list[ast.stmt]()
         for part in branch:
             end = self._end(part, scope)
-            stopped += self._stop(part, end.under(test, condition)) if end else [part]
+            stopped += self._stop(part, end.under(test, condition, holds=holds)) if end else [part]
         return stopped
 
     def _warned(self, node: ast.stmt) -> None:
