@@ -44,7 +44,7 @@ _MAX_READ = 8 << 20
 # The names that are asked for what places take, and the places that are asked for.
 _NamesOf = Callable[[Sequence[UsePlace]], AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]]
 # Folders whose code no user runs.
-_ASIDE = frozenset({"benchmarks", "conftest", "examples", "scripts", "test", "tests"})
+_ASIDE = frozenset({"benchmarks", "conftest", "examples", "test", "tests"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +125,8 @@ def lacking(
         return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used: it")]
     later = _when_called(texts, named, versions, names_of, sources)
     uses = [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
-    read = {path: text for path, text in texts.items() if _is_read(path)}
-    for place, refusal in refusals_in_functions(read, sources):
+    run = {path: text for path, text in texts.items() if _is_read(path)}
+    for place, refusal in refusals_in_functions(run, sources, versions):
         uses.append(release.refusing(refusal, versions, Severity.WARNING, f"fails where this runs: {place}"))
     warning = warning_at_import(root, package, sources)
     return [release.warning(warning, versions), *uses] if warning else uses

@@ -6,7 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envsmith.knowledge.names.dotted import dotted
 from envsmith.knowledge.names.function_runs import takes
@@ -22,6 +22,10 @@ from envsmith.project.published_stated import stated_python
 
 # How much is told of what functions refuse of the same packages.
 _MOST = 3
+# Packages of which a release is there wherever functions of others run.
+_PRESENT = frozenset({"torch", "torch_cuda", "cuda", "tokenizers", "safetensors"})
+_AVAILABLE = re.compile(r"\bis_(\w+)_available")
+_DEVICE = re.compile(r"(?<![a-z])(?:darwin|hip|hpu|mlu|mps|musa|npu|rocm|tpu|win32|xla|xpu)(?![a-z])", re.IGNORECASE)
 _TEST = re.compile(r"_?[tT]est")
 
 
@@ -77,28 +81,47 @@ def refusal_before_use(
 
 
 def refusals_in_functions(
-    texts: Mapping[str, bytes], sources: SettledSources
+    texts: Mapping[str, bytes], sources: SettledSources, versions: Mapping[str, str]
 ) -> Iterator[tuple[str, VersionRefusal]]:
-    """Yield what functions of the sources refuse wherever they are called, with the file and line: each once.
+    """Yield what functions of the sources refuse where they are called, with the file and line: each once.
 
-    As far as the sources were settled. What takes the failure is silent, and what only runs beside other releases.
+    As far as the sources were settled. What takes the failure is silent, what only runs beside other releases, and what
+    concerns packages that are not stated, or another device.
     """
+    present = {*_PRESENT, *(name.replace("-", "_") for name in by_distribution(versions))}
     counts, conditions = Counter[frozenset[str]](), set[str]()
     callers = _Callers(texts, sources)
     for (path, line), refusal in sorted(sources.refusals.items(), key=lambda entry: entry[0]):
-        if path not in texts or refusal.condition in conditions or counts[refusal.packages] >= _MOST:
+        if (
+            path not in texts
+            or "/scripts/" in path
+            or refusal.condition in conditions
+            or counts[refusal.packages] >= _MOST
+        ):
             continue
-        names = _around(ast.parse(texts[path]), line)
-        if names and not any(map(_TEST.match, names)) and callers.come_to(module_of(path), names):
+        tree = callers.tree(path)
+        names = _functions_around(tree, line)
+        if not names or any(map(_TEST.match, names)) or not present.issuperset(_wanted(tree, line)):
+            continue
+        if callers.come_to(module_of(path), names):
             counts[refusal.packages] += 1
             conditions.add(refusal.condition)
             yield f"{path}:{line}", refusal
 
 
-def _around(tree: ast.Module, line: int) -> list[str]:
+def _functions_around(tree: ast.Module, line: int) -> list[str]:
     """Return the names of the classes and functions around a line, ``[]`` where the module itself runs it."""
     scopes = [n for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef)) and _has(n, line)]
     return [scope.name for scope in scopes] if any(isinstance(scope, FUNCTIONS) for scope in scopes) else []
+
+
+def _wanted(tree: ast.Module, line: int) -> Iterator[str]:
+    """Yield what the conditions around a line want to be there: packages, and devices but for CUDA's."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and any(_has(part, line) for part in node.body):
+            test = ast.unparse(node.test)
+            yield from _DEVICE.findall(test)
+            yield from _AVAILABLE.findall(test)
 
 
 def _has(node: ast.stmt, line: int) -> bool:
@@ -111,6 +134,8 @@ class _Callers:
 
     texts: Mapping[str, bytes]
     sources: SettledSources
+    _trees: dict[str, ast.Module] = field(default_factory=dict)
+    _named: dict[str, bool] = field(default_factory=dict)
 
     def come_to(self, module: str, names: Sequence[str]) -> bool:
         """Return whether a function may be called beside the stated releases, and its failure is not taken.
@@ -118,16 +143,35 @@ class _Callers:
         ``names`` are those of the function and of what is around it. What nothing of the package names, a user calls.
         """
         own = [name for name in names if not name.startswith("__")]
-        called = own[-1:]
-        for name in (*own, module.rpartition(".")[2]):
-            said = [path for path, text in self.texts.items() if name.encode() in text]
-            trees = [(ast.parse(self.texts[path]), self.sources.parse(path, self.texts[path])) for path in said]
-            before, after = (any(name in _named(tree) for tree in each) for each in zip(*trees, strict=True))
-            if before and not after:
-                return False
-            if name in called and any(_takes_failure(tree, name) for _, tree in trees):
-                return False
-        return True
+        names = (*own, module.rpartition(".")[2])
+        return all(map(self._is_named, names)) and not any(map(self._is_taken, own[-1:]))
+
+    def _is_named(self, name: str) -> bool:
+        """Return whether a source names it as it runs, or none does at all."""
+        if name not in self._named:
+            saying = [path for path, text in self.texts.items() if name.encode() in text]
+            run = (
+                name in _named(self.sources.parse(path, self.texts[path])) for path in saying if self._says(path, name)
+            )
+            self._named[name] = any(run) or not any(self._says(path, name) for path in saying)
+        return self._named[name]
+
+    def _says(self, path: str, name: str) -> bool:
+        return name in _named(self.tree(path))
+
+    def _is_taken(self, name: str) -> bool:
+        """Return whether a source calls a function of a name where a handler takes what it raises."""
+        call = f"{name}(".encode()
+        return any(_takes_failure(self.tree(path), name) for path, text in self.texts.items() if call in text)
+
+    def tree(self, path: str) -> ast.Module:
+        """Return a source as it is written, empty where this Python cannot read it."""
+        if path not in self._trees:
+            try:
+                self._trees[path] = ast.parse(self.texts[path])
+            except (SyntaxError, ValueError, RecursionError):
+                self._trees[path] = ast.Module(body=[], type_ignores=[])
+        return self._trees[path]
 
 
 def _named(tree: ast.Module) -> Iterator[str]:
@@ -144,7 +188,6 @@ def _named(tree: ast.Module) -> Iterator[str]:
 
 
 def _takes_failure(tree: ast.Module, name: str) -> bool:
-    """Return whether a module calls a function of a name where a handler takes what it raises."""
     bodies = (node.body for node in ast.walk(tree) if _is_taking(node) and isinstance(node, (ast.Try, ast.With)))
     calls = (node for body in bodies for node in within(body) if isinstance(node, ast.Call))
     return any(dotted(call.func).rpartition(".")[2] == name for call in calls)

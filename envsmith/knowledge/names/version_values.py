@@ -342,7 +342,7 @@ class Evaluator:
         bounds = {clause.version for clause in requirement.specifier}
         if stated.packages & _WITH_BUILDS and any(Version(b.removesuffix(".*")) == version for b in bounds):
             return None  # of the release that is named, a build may be another one
-        raise RefusedError("", stated.packages, f"not {text}")
+        raise RefusedError("", stated.packages, f"not ({text})")
 
     def _comparing(self, values: Sequence[Worth | None]) -> Worth | None:
         """Return what ``compare_version("torch", operator.ge, "2.1")`` answers."""
