@@ -22,6 +22,8 @@ from envsmith.project.published_stated import stated_python
 
 # How much is told of what functions refuse of the same packages.
 _MOST = 3
+# Lines of a ``try`` that are looked at.
+_LONG_TRY = 40
 # Packages of which a release is there wherever functions of others run.
 _PRESENT = frozenset({"torch", "torch_cuda", "cuda", "tokenizers", "safetensors"})
 _AVAILABLE = re.compile(r"\bis_(\w+)_available")
@@ -140,11 +142,10 @@ class _Callers:
     def come_to(self, module: str, names: Sequence[str]) -> bool:
         """Return whether a function may be called beside the stated releases, and its failure is not taken.
 
-        ``names`` are those of the function and of what is around it. What nothing of the package names, a user calls.
+        ``names`` are those of what is around a line. What nothing of the package names, a user calls.
         """
         own = [name for name in names if not name.startswith("__")]
-        names = (*own, module.rpartition(".")[2])
-        return all(map(self._is_named, names)) and not any(map(self._is_taken, own[-1:]))
+        return all(map(self._is_named, (*own, module.rpartition(".")[2]))) and not self._is_taken(own)
 
     def _is_named(self, name: str) -> bool:
         """Return whether a source names it as it runs, or none does at all."""
@@ -159,10 +160,10 @@ class _Callers:
     def _says(self, path: str, name: str) -> bool:
         return name in _named(self.tree(path))
 
-    def _is_taken(self, name: str) -> bool:
-        """Return whether a source calls a function of a name where a handler takes what it raises."""
-        call = f"{name}(".encode()
-        return any(_takes_failure(self.tree(path), name) for path, text in self.texts.items() if call in text)
+    def _is_taken(self, names: Sequence[str]) -> bool:
+        """Return whether a source calls the last of names where a handler takes what it raises."""
+        call = re.compile(rb"(?:\btry:|\bsuppress\()(?:[^\n]*\n){1,%d}?[^\n]*\b%s\(" % (_LONG_TRY, names[-1].encode()))
+        return any(_takes_failure(self.tree(path), names) for path, text in self.texts.items() if call.search(text))
 
     def tree(self, path: str) -> ast.Module:
         """Return a source as it is written, empty where this Python cannot read it."""
@@ -187,10 +188,15 @@ def _named(tree: ast.Module) -> Iterator[str]:
             yield from node.name.split(".")
 
 
-def _takes_failure(tree: ast.Module, name: str) -> bool:
+def _takes_failure(tree: ast.Module, names: Sequence[str]) -> bool:
     bodies = (node.body for node in ast.walk(tree) if _is_taking(node) and isinstance(node, (ast.Try, ast.With)))
-    calls = (node for body in bodies for node in within(body) if isinstance(node, ast.Call))
-    return any(dotted(call.func).rpartition(".")[2] == name for call in calls)
+    return any(_calls(node, names) for body in bodies for node in within(body) if isinstance(node, ast.Call))
+
+
+def _calls(node: ast.Call, names: Sequence[str]) -> bool:
+    """Return whether a call may be one of the last of names. What a class of another name has is something else."""
+    *_, owner, name = ("", *dotted(node.func).split("."))
+    return name == names[-1] and (not owner[:1].isupper() or owner in names)
 
 
 def _is_taking(node: ast.AST) -> bool:
