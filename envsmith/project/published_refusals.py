@@ -24,6 +24,8 @@ from envsmith.project.published_stated import stated_python
 _MOST = 3
 # Lines of a ``try`` that are looked at.
 _LONG_TRY = 40
+# A line that imports or calls a name.
+_USE = rb"^\s*(?:from|import)\b[^\n#]*\b%s\b|^(?!\s*(?:async |class |def ))[^\n#]*\b%s\("
 # Packages of which a release is there wherever functions of others run.
 _PRESENT = frozenset({"torch", "torch_cuda", "cuda", "tokenizers", "safetensors"})
 _AVAILABLE = re.compile(r"\bis_(\w+)_available")
@@ -150,11 +152,15 @@ class _Callers:
     def _is_named(self, name: str) -> bool:
         """Return whether a source names it as it runs, or none does at all."""
         if name not in self._named:
-            saying = [path for path, text in self.texts.items() if name.encode() in text]
-            run = (
-                name in _named(self.sources.parse(path, self.texts[path])) for path in saying if self._says(path, name)
+            saying = {path: text for path, text in self.texts.items() if name.encode() in text}
+            use = re.compile(_USE % (name.encode(), name.encode()), re.MULTILINE)
+            self._named[name] = (
+                any(use.search(text) and not self.sources.asks(text) for text in saying.values())
+                or any(
+                    self._says(path, name) and name in _named(self.sources.parse(path, saying[path])) for path in saying
+                )
+                or not any(self._says(path, name) for path in saying)
             )
-            self._named[name] = any(run) or not any(self._says(path, name) for path in saying)
         return self._named[name]
 
     def _says(self, path: str, name: str) -> bool:

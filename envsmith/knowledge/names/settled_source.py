@@ -76,10 +76,14 @@ class SettledSources:
 
     def parse(self, path: str, source: bytes) -> ast.Module:
         """Return the tree of a source as it runs. ``SyntaxError`` and ``ValueError`` as ``ast.parse`` raises them."""
-        if not self._asking.search(source):
+        if not self.asks(source):
             return ast.parse(source)
         self._scope(module_of(path))
         return self._settlers[path].tree() if path in self._settlers else ast.parse(source)
+
+    def asks(self, source: bytes) -> bool:
+        """Return whether a source may ask for a version: of one that does not, all runs."""
+        return bool(self._asking.search(source))
 
     def _names_of_tests(self) -> re.Pattern[bytes]:
         """Return what a source says that asks for a version itself, or takes an answer from another one."""
