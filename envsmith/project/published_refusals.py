@@ -30,6 +30,8 @@ _USE = rb"^\s*(?:from|import)\b[^\n#]*\b%s\b|^(?!\s*(?:async |class |def ))[^\n#
 _PRESENT = frozenset({"torch", "torch_cuda", "cuda", "tokenizers", "safetensors"})
 _AVAILABLE = re.compile(r"\bis_(\w+)_available")
 _DEVICE = re.compile(r"(?<![a-z])(?:darwin|hip|hpu|mlu|mps|musa|npu|rocm|tpu|win32|xla|xpu)(?![a-z])", re.IGNORECASE)
+# Paths of code that no user runs, or none on a device of CUDA.
+_ASIDE = re.compile(rf"/scripts/|{_DEVICE.pattern}", re.IGNORECASE)
 _TEST = re.compile(r"_?[tT]est")
 
 
@@ -98,7 +100,7 @@ def refusals_in_functions(
     for (path, line), refusal in sorted(sources.refusals.items(), key=lambda entry: entry[0]):
         if (
             path not in texts
-            or "/scripts/" in path
+            or _ASIDE.search(path)
             or refusal.condition in conditions
             or counts[refusal.packages] >= _MOST
         ):

@@ -382,9 +382,9 @@ class Evaluator:
     def _is_instance(worth: Worth, kind: object) -> Worth | None:
         """Return whether a text or a version is of a kind."""
         kinds = {("builtins", "str"): str, ("packaging", "version", "Version"): Version}
-        asked = kinds.get(kind.chain) if isinstance(kind, ForeignName) else None
+        expected = kinds.get(kind.chain) if isinstance(kind, ForeignName) else None
         is_plain = isinstance(worth.value, (str, Version))
-        return Worth(isinstance(worth.value, asked), worth.packages) if asked and is_plain else None
+        return Worth(isinstance(worth.value, expected), worth.packages) if expected and is_plain else None
 
     def _applied(self, called: Worth, value: Worth, depth: int) -> Worth | None:
         if isinstance(called.value, Function):

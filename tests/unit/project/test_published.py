@@ -603,6 +603,22 @@ def test_a_function_that_refuses_a_stated_version_is_a_warning_unless_nothing_fa
     assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
 
 
+@pytest.mark.parametrize("path", ["executor_hpu.py", "scripts/launch.py", "tests/run.py"])
+def test_what_is_for_another_device_or_for_no_user_refuses_nothing(path):
+    source = "import numpy\ndef load():\n    if numpy.__version__ >= '2':\n        raise ImportError\n"
+    index = Index()
+    index.release(
+        "1.2",
+        {
+            "nobody_knows/__init__.py": "",
+            f"nobody_knows/{path}": source,
+            "nobody_knows-1.2.dist-info/METADATA": _METADATA,
+        },
+    )
+
+    assert judged(index, "nobody-knows==1.2 numpy==2.1.0").findings == ()
+
+
 def test_of_what_functions_refuse_of_a_package_three_are_told():
     refusals = (f"def load_{n}():\n    if numpy.__version__ >= '1.{n}':\n        raise ImportError\n" for n in range(5))
     index = index_of("1.2", source="import numpy\n" + "".join(refusals))
