@@ -222,6 +222,8 @@ class _Settler:
         if not (is_joined and isinstance(node.test, ast.BoolOp) and isinstance(node.body[-1], ast.Raise)):
             return
         truths = [(part, self._evaluator.truth_if_reached(part, scope)) for part in node.test.values]
+        if any(truth is None and "available" in ast.unparse(part).lower() for part, truth in truths):
+            return  # it asks for another package, not for another release
         for part, truth in truths:
             if truth and truth.packages and truth.value:
                 self._stop(node.body[-1], RefusedError(kind_of(node.body[-1])).under(truth, part))

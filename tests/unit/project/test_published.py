@@ -582,6 +582,7 @@ def test_a_requirement_that_a_function_asks_for_is_a_warning_where_a_stated_vers
         ("def load(kind):\n    if kind == 'fast' and NEW:\n        raise ImportError('too new')\n", ["NEW"]),
         ("def load():\n    if OLD:\n        pass\n    else:\n        raise ImportError('too new')\n", ["not OLD"]),
         ("def load():\n    if NEW:\n        raise ImportError\ndef save():\n    if NEW:\n        raise ImportError\n", ["NEW"]),
+        ("def load():\n    if NEW and not ONNX_AVAILABLE:\n        raise ImportError('no onnx')\n", []),
         ("def load():\n    if NEW:\n        log.warning('too new')\n", []),
         ("def load():\n    if NEW:\n        raise ImportError\ntry:\n    load()\nexcept ImportError:\n    pass\n", []),
         ("def load():\n    if NEW:\n        raise ImportError\ndef run():\n    if OLD:\n        load()\n", []),
