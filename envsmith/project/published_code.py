@@ -34,6 +34,7 @@ from envsmith.project.published_refusals import (
     SettledRelease,
     refusal_at_import,
     refusal_before_use,
+    refusals_in_functions,
     warning_at_import,
 )
 from envsmith.project.published_tags import Descent, judge_tags
@@ -60,7 +61,7 @@ class PublishedRelease:
 
     def refusing(self, refusal: VersionRefusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
         """Return that it refuses stated versions."""
-        return self._at_odds("release-refuses", refusal, versions, severity, f"{what}: it refuses")
+        return self._at_odds("release-refuses", refusal, versions, severity, f"{what} refuses")
 
     def warning(self, warning: VersionRefusal, versions: Mapping[str, str]) -> Finding:
         """Return that it warns of stated versions."""
@@ -116,16 +117,19 @@ def lacking(
         return names_with_published(names, uses, by_distribution(versions), packages, unread)
 
     if refusal := refusal_at_import(root, package, sources):
-        return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported")]
+        return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported: it")]
     errors = _at_import(root, package, versions, names_of, release.evidence.date)
     if errors:
         return [release.finding("release-takes", error, Severity.ERROR, "cannot be imported") for error in errors]
     if refused := _refused_proto(release, texts, versions, {*package.paths_at_import(root)}):
         return [refused]
     if refusal := refusal_before_use(root, package, sources, texts):
-        return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used")]
+        return [release.refusing(refusal, versions, Severity.WARNING, "fails where it is first used: it")]
     later = _when_called(texts, named, versions, names_of, sources, written=release.evidence.date)
     uses = [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
+    run = {path: text for path, text in texts.items() if is_of_package(path)}
+    for place, refusal in refusals_in_functions(run, sources, versions):
+        uses.append(release.refusing(refusal, versions, Severity.WARNING, f"fails where this runs: {place}"))
     warning = warning_at_import(root, package, sources)
     return [release.warning(warning, versions), *uses] if warning else uses
 
@@ -222,13 +226,16 @@ def _beside(releases: Container[str], guard: Guard) -> Guard:
 
 
 def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]:
-    """Return the paths of the sources that import a stated package."""
+    """Return the paths of the sources that import a stated package, or quote a requirement of one."""
     releases = by_distribution(versions)
     by_module = distributions_by_module() | NameIndex.installed().roots
     modules = {module for module, distribution in by_module.items() if distribution in releases}
     modules |= {name.replace("-", "_") for name in releases}
     names = b"|".join(re.escape(module).encode() for module in sorted(modules))
-    says = re.compile(rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b" % (names, names))
+    quoted = b"|".join(name.replace("-", "[-_.]").encode() for name in sorted(releases))
+    says = re.compile(
+        rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b|['\"](?:%s) ?[<>=!~]=" % (names, names, quoted)
+    )
     return [path for path, text in texts.items() if says.search(text)]
 
 

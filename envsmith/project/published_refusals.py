@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from envsmith.knowledge.names.dotted import dotted
+from envsmith.knowledge.names.function_runs import takes
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import module_of
@@ -15,6 +20,20 @@ from envsmith.knowledge.names.settled_source import SettledSources, VersionRefus
 from envsmith.model.project_name import normal_name
 from envsmith.project.code.judge_uses import by_distribution, has
 from envsmith.project.published_stated import stated_python
+
+# How much is told of what functions refuse of the same packages.
+_MOST = 3
+# Lines of a ``try`` that are looked at.
+_LONG_TRY = 40
+# A line that imports or calls a name.
+_USE = rb"^\s*(?:from|import)\b[^\n#]*\b%s\b|^(?!\s*(?:async |class |def ))[^\n#]*\b%s\("
+# Packages of which a release is there wherever functions of others run.
+_PRESENT = frozenset({"torch", "torch_cuda", "cuda", "tokenizers", "safetensors"})
+_AVAILABLE = re.compile(r"\bis_(\w+)_available")
+_DEVICE = re.compile(r"(?<![a-z])(?:darwin|hip|hpu|mlu|mps|musa|npu|rocm|tpu|win32|xla|xpu)(?![a-z])", re.IGNORECASE)
+# Paths of code that no user runs, or none on a device of CUDA.
+_ASIDE = re.compile(rf"/scripts/|{_DEVICE.pattern}", re.IGNORECASE)
+_TEST = re.compile(r"_?[tT]est")
 
 
 def settled_sources(
@@ -87,6 +106,133 @@ def refusal_before_use(
                 if refusal and stop.function == name and not (stop.guard.tests or stop.guard.caught):
                     return refusal
     return None
+
+
+def refusals_in_functions(
+    texts: Mapping[str, bytes], sources: SettledSources, versions: Mapping[str, str]
+) -> Iterator[tuple[str, VersionRefusal]]:
+    """Yield what functions of the sources refuse where they are called, with the file and line: each once.
+
+    As far as the sources were settled. What takes the failure is silent, what only runs beside other releases, and what
+    concerns packages that are not stated, or another device.
+    """
+    present = {*_PRESENT, *(name.replace("-", "_") for name in by_distribution(versions))}
+    counts, conditions = Counter[frozenset[str]](), set[str]()
+    callers = _Callers(texts, sources)
+    for (path, line), refusal in sorted(sources.refusals.items(), key=lambda entry: entry[0]):
+        if (
+            path not in texts
+            or _ASIDE.search(path)
+            or refusal.condition in conditions
+            or counts[refusal.packages] >= _MOST
+        ):
+            continue
+        tree = callers.tree(path)
+        names = _functions_around(tree, line)
+        if not names or any(map(_TEST.match, names)) or not present.issuperset(_wanted(tree, line)):
+            continue
+        if callers.come_to(module_of(path), names):
+            counts[refusal.packages] += 1
+            conditions.add(refusal.condition)
+            yield f"{path}:{line}", refusal
+
+
+def _functions_around(tree: ast.Module, line: int) -> list[str]:
+    """Return the names of the classes and functions around a line, ``[]`` where the module itself runs it."""
+    scopes = [n for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef)) and _has(n, line)]
+    return [scope.name for scope in scopes] if any(isinstance(scope, FUNCTIONS) for scope in scopes) else []
+
+
+def _wanted(tree: ast.Module, line: int) -> Iterator[str]:
+    """Yield what the conditions around a line want to be there: packages, and devices but for CUDA's."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and any(_has(part, line) for part in node.body):
+            test = ast.unparse(node.test)
+            yield from _DEVICE.findall(test)
+            yield from _AVAILABLE.findall(test)
+
+
+def _has(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+@dataclass(frozen=True, slots=True)
+class _Callers:
+    """What of a package calls its functions."""
+
+    texts: Mapping[str, bytes]
+    sources: SettledSources
+    _trees: dict[str, ast.Module] = field(default_factory=dict)
+    _named: dict[str, bool] = field(default_factory=dict)
+
+    def come_to(self, module: str, names: Sequence[str]) -> bool:
+        """Return whether a function may be called beside the stated releases, and its failure is not taken.
+
+        ``names`` are those of what is around a line. What nothing of the package names, a user calls.
+        """
+        own = [name for name in names if not name.startswith("__")]
+        return all(map(self._is_named, (*own, module.rpartition(".")[2]))) and not self._is_taken(own)
+
+    def _is_named(self, name: str) -> bool:
+        """Return whether a source names it as it runs, or none does at all."""
+        if name not in self._named:
+            saying = {path: text for path, text in self.texts.items() if name.encode() in text}
+            use = re.compile(_USE % (name.encode(), name.encode()), re.MULTILINE)
+            self._named[name] = (
+                any(use.search(text) and not self.sources.asks(text) for text in saying.values())
+                or any(
+                    self._says(path, name) and name in _named(self.sources.parse(path, saying[path])) for path in saying
+                )
+                or not any(self._says(path, name) for path in saying)
+            )
+        return self._named[name]
+
+    def _says(self, path: str, name: str) -> bool:
+        return name in _named(self.tree(path))
+
+    def _is_taken(self, names: Sequence[str]) -> bool:
+        """Return whether a source calls the last of names where a handler takes what it raises."""
+        call = re.compile(rb"(?:\btry:|\bsuppress\()(?:[^\n]*\n){1,%d}?[^\n]*\b%s\(" % (_LONG_TRY, names[-1].encode()))
+        return any(_takes_failure(self.tree(path), names) for path, text in self.texts.items() if call.search(text))
+
+    def tree(self, path: str) -> ast.Module:
+        """Return a source as it is written, empty where this Python cannot read it."""
+        if path not in self._trees:
+            try:
+                self._trees[path] = ast.parse(self.texts[path])
+            except (SyntaxError, ValueError, RecursionError):
+                self._trees[path] = ast.Module(body=[], type_ignores=[])
+        return self._trees[path]
+
+
+def _named(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module uses, or imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").rpartition(".")[2]
+        elif isinstance(node, ast.alias):
+            yield from node.name.split(".")
+
+
+def _takes_failure(tree: ast.Module, names: Sequence[str]) -> bool:
+    bodies = (node.body for node in ast.walk(tree) if _is_taking(node) and isinstance(node, (ast.Try, ast.With)))
+    return any(_calls(node, names) for body in bodies for node in within(body) if isinstance(node, ast.Call))
+
+
+def _calls(node: ast.Call, names: Sequence[str]) -> bool:
+    """Return whether a call may be one of the last of names. What a class of another name has is something else."""
+    *_, owner, name = ("", *dotted(node.func).split("."))
+    return name == names[-1] and (not owner[:1].isupper() or owner in names)
+
+
+def _is_taking(node: ast.AST) -> bool:
+    if isinstance(node, ast.With):
+        return any("suppress" in ast.unparse(item.context_expr) for item in node.items)
+    return isinstance(node, ast.Try) and takes(node)
 
 
 def _functions_handed_on(body: list[ast.stmt]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from envsmith.knowledge.names.function_runs import FunctionRuns, bound, bound_by, is_warning, kind_of, takes
-from envsmith.knowledge.names.guards import leaves
+from envsmith.knowledge.names.guards import decided, leaves
 from envsmith.knowledge.names.own_classes import module_of
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
 from envsmith.knowledge.names.version_values import (
@@ -76,10 +76,14 @@ class SettledSources:
 
     def parse(self, path: str, source: bytes) -> ast.Module:
         """Return the tree of a source as it runs. ``SyntaxError`` and ``ValueError`` as ``ast.parse`` raises them."""
-        if not self._asking.search(source):
+        if not self.asks(source):
             return ast.parse(source)
         self._scope(module_of(path))
         return self._settlers[path].tree() if path in self._settlers else ast.parse(source)
+
+    def asks(self, source: bytes) -> bool:
+        """Return whether a source may ask for a version: of one that does not, all runs."""
+        return bool(self._asking.search(source))
 
     def _names_of_tests(self) -> re.Pattern[bytes]:
         """Return what a source says that asks for a version itself, or takes an answer from another one."""
@@ -192,12 +196,13 @@ class _Settler:
         return [node]
 
     def _branch(self, node: ast.If, scope: ValueScope) -> list[ast.stmt]:
-        test = self._evaluator.truth(node.test, scope)
+        test = self._evaluator.truth(node.test, scope) or _of_system(node.test)
         if test and test.packages:
             branch = node.body if test.value else node.orelse
             return self._because(test.packages, self._refused(branch, test, node.test, scope), scope) or [
                 ast.copy_location(ast.Pass(), node)
             ]
+        self._refused_in_part(node, scope)
         parts = [[each for each in part if not self._is_fallback(each, scope)] for part in (node.body, node.orelse)]
         inner = (ValueScope(scope), ValueScope(scope))
         with self._in_doubt():
@@ -210,6 +215,18 @@ class _Settler:
         return [
             _with(node, test=reduced, body=branches[0] or [ast.copy_location(ast.Pass(), node)], orelse=branches[1])
         ]
+
+    def _refused_in_part(self, node: ast.If, scope: ValueScope) -> None:
+        """Note what stops below several conditions, of which stated releases decide some and nobody knows the others."""
+        is_joined = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+        if not (is_joined and isinstance(node.test, ast.BoolOp) and isinstance(node.body[-1], ast.Raise)):
+            return
+        truths = [(part, self._evaluator.truth_if_reached(part, scope)) for part in node.test.values]
+        if any(truth is None and "available" in ast.unparse(part).lower() for part, truth in truths):
+            return  # it asks for another package, not for another release
+        for part, truth in truths:
+            if truth and truth.packages and truth.value:
+                self._stop(node.body[-1], RefusedError(kind_of(node.body[-1])).under(truth, part))
 
     @staticmethod
     def _is_fallback(node: ast.stmt, scope: ValueScope) -> bool:
@@ -240,13 +257,14 @@ class _Settler:
         self, branch: Sequence[ast.stmt], test: Worth, condition: ast.expr, scope: ValueScope
     ) -> list[ast.stmt]:
         """Return a branch with a ``raise`` in the place of what ends the program, and note what stops there."""
-        self._evaluator.warned[:] = [RefusedError().under(test, condition)]
+        holds = bool(test.value)
+        self._evaluator.warned[:] = [RefusedError().under(test, condition, holds=holds)]
         for part in filter(is_warning, branch):
             self._warned(part)
         stopped = list[ast.stmt]()
         for part in branch:
             end = self._end(part, scope)
-            stopped += self._stop(part, end.under(test, condition)) if end else [part]
+            stopped += self._stop(part, end.under(test, condition, holds=holds)) if end else [part]
         return stopped
 
     def _warned(self, node: ast.stmt) -> None:
@@ -268,7 +286,7 @@ class _Settler:
             try:
                 self._evaluator.follow(node.value, scope)
             except RefusedError as refused:
-                return None if refused.packages else refused
+                return None if refused.packages or refused.condition else refused
         return RefusedError(kind_of(node)) if isinstance(node, ast.Raise) else None
 
     def _stop(self, node: ast.stmt, refused: RefusedError) -> list[ast.stmt]:
@@ -370,6 +388,12 @@ class _Expressions(ast.NodeTransformer):
         self.generic_visit(node)
         test = self._evaluator.truth_if_reached(node.test, self._scope)
         return (node.body if test.value else node.orelse) if test and test.packages else node
+
+
+def _of_system(test: ast.expr) -> Worth | None:
+    """Return whether a condition holds on every Linux and Python that is still in use."""
+    holds = decided(test)
+    return None if holds is None else Worth(holds)
 
 
 def _runs_through(node: ast.stmt) -> bool:

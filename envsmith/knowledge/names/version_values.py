@@ -36,6 +36,8 @@ _DISTRIBUTION = re.compile(r".*\b(?:get_distribution|metadata\.distribution)")
 _ASKED_BY = re.compile(r"is_(?P<package>\w+?)_(?:version|greater_or_equal(?:_than)?(?:_(?P<floor>\d+(?:_\d+)*))?)")
 _COMPARE = re.compile(r".*\b_?compare_versions?")
 _FINDER = re.compile(r".*\bfind_spec")
+# Functions of other packages that raise where a requirement is not met: transformers' and setuptools'.
+_DEMANDS = re.compile(r".*\brequire_version(?:_core)?|pkg_resources\.require")
 ENDS = frozenset({"sys.exit", "os._exit", "os.exit", "builtins.exit", "builtins.quit"})
 # Modules of the package that hand on what others of it define, one behind another.
 _MOST_RE_EXPORTS = 6
@@ -195,6 +197,8 @@ class Evaluator:
             return test and self._also(self.worth(node.body if test.value else node.orelse, scope, depth), [test])
         if isinstance(node, (ast.Tuple, ast.List)):
             return self._made(lambda *values: values, [self.worth(each, scope, depth) for each in node.elts])
+        if isinstance(node, ast.JoinedStr):
+            return self._made(lambda *texts: "".join(texts), [self._filled(each, scope, depth) for each in node.values])
         if isinstance(node, ast.Dict):
             return self._table(node, scope, depth)
         if isinstance(node, ast.Subscript):
@@ -298,6 +302,8 @@ class Evaluator:
         text, name = ".".join(chain), chain[-1]
         if text in ENDS:
             raise RefusedError("SystemExit")
+        if _DEMANDS.fullmatch(text) and texts:
+            return self._demanded(texts[0])
         if answer := function(text):
             return self._made(answer, values, (), named)
         if chain[0] == "builtins" and name != "__import__":
@@ -324,6 +330,20 @@ class Evaluator:
             return self._made(lambda value: value if isinstance(value, Version) else Version(value), values)
         return None
 
+    def _demanded(self, text: str) -> Worth | None:
+        """Return nothing where a requirement is met. ``RefusedError`` where a stated release surely does not meet it."""
+        requirement = Requirement(text)
+        stated = self._release(requirement.name)
+        if stated is None or PYTHON in stated.packages or requirement.marker:
+            return None
+        version = Version(str(stated.value))
+        if requirement.specifier.contains(version, prereleases=True):
+            return Worth(None, stated.packages)
+        bounds = {clause.version for clause in requirement.specifier}
+        if stated.packages & _WITH_BUILDS and any(Version(b.removesuffix(".*")) == version for b in bounds):
+            return None  # of the release that is named, a build may be another one
+        raise RefusedError("", stated.packages, f"not ({text})")
+
     def _comparing(self, values: Sequence[Worth | None]) -> Worth | None:
         """Return what ``compare_version("torch", operator.ge, "2.1")`` answers."""
         package, relation, version = values
@@ -339,10 +359,12 @@ class Evaluator:
         return self._compared(package.value, sign, version.value) if isinstance(package.value, str) else None
 
     def _builtin(self, name: str, values: Sequence[Worth | None], depth: int) -> Worth | None:
-        """Return what ``getattr``, ``hasattr`` or ``map`` answers."""
+        """Return what ``getattr``, ``hasattr``, ``isinstance`` or ``map`` answers."""
         if len(values) < 2 or not (values[0] and values[1]):
             return None
         first, second = values[0].value, values[1].value
+        if name == "isinstance":
+            return self._is_instance(values[0], second)
         if isinstance(first, ForeignName) and isinstance(second, str):
             chain = (*first.chain, second)
             member = self._named(chain)
@@ -355,6 +377,14 @@ class Evaluator:
                 lambda *each: each, [self._applied(values[0], Worth(v, values[1].packages), depth) for v in second]
             )
         return None
+
+    @staticmethod
+    def _is_instance(worth: Worth, kind: object) -> Worth | None:
+        """Return whether a text or a version is of a kind."""
+        kinds = {("builtins", "str"): str, ("packaging", "version", "Version"): Version}
+        expected = kinds.get(kind.chain) if isinstance(kind, ForeignName) else None
+        is_plain = isinstance(worth.value, (str, Version))
+        return Worth(isinstance(worth.value, expected), worth.packages) if expected and is_plain else None
 
     def _applied(self, called: Worth, value: Worth, depth: int) -> Worth | None:
         if isinstance(called.value, Function):
@@ -441,6 +471,12 @@ class Evaluator:
         if decisive := next((part for part in parts if part and bool(part.value) is ends), None):
             return decisive
         return self._also(Worth(not ends), parts) if None not in parts else None
+
+    def _filled(self, node: ast.expr, scope: ValueScope, depth: int) -> Worth | None:
+        """Return a part of a formatted text, ``None`` where it is no text before it is put there."""
+        is_plain = isinstance(node, ast.FormattedValue) and node.conversion == -1 and node.format_spec is None
+        part = self.worth(node.value if is_plain and isinstance(node, ast.FormattedValue) else node, scope, depth)
+        return part if part and isinstance(part.value, str) else None
 
     def _table(self, node: ast.Dict, scope: ValueScope, depth: int) -> Worth | None:
         """Return a dictionary, whose values may be functions."""

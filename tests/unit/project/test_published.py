@@ -582,6 +582,80 @@ def test_a_check_that_is_handed_on_at_import_and_refuses_a_stated_version_is_a_w
     assert judged(index, "nobody-knows==1.2 numpy==2.5.0").findings == ()
 
 
+def test_a_requirement_that_a_function_asks_for_is_a_warning_where_a_stated_version_does_not_meet_it():
+    source = (
+        "import os\nfrom transformers.utils.versions import require_version\n"
+        "def check_version(requirement, mandatory=False):\n"
+        "    if os.getenv('NO_CHECK', '0').lower() in ['true', '1'] and not mandatory:\n        return\n"
+        "    require_version(requirement, f'To fix: pip install {requirement}')\n"
+        "FLOOR = '1.24'\n"
+        "def parse(backend):\n    if backend == 'numpy':\n        check_version(f'numpy>={FLOOR},<2')\n"
+    )
+    index = index_of("1.2", source=source)
+
+    [finding] = judged(index, "nobody-knows==1.2 numpy==2.1.0").findings
+
+    assert (finding.rule, finding.severity) == ("release-refuses", Severity.WARNING)
+    assert finding.message == (
+        "nobody-knows 1.2 fails where this runs: nobody_knows/__init__.py:10 refuses numpy 2.1.0, "
+        "as `not (numpy>=1.24,<2)` holds"
+    )
+    assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "conditions"),
+    [
+        ("def load():\n    if NEW:\n        raise ImportError('too new')\n", ["NEW"]),
+        ("class Model:\n    def load(self):\n        assert not NEW\n", ["not not NEW"]),
+        ("def load(kind):\n    if kind == 'fast' and NEW:\n        raise ImportError('too new')\n", ["NEW"]),
+        ("def load():\n    if OLD:\n        pass\n    else:\n        raise ImportError('too new')\n", ["not OLD"]),
+        ("def load():\n    if NEW:\n        raise ImportError\ndef save():\n    if NEW:\n        raise ImportError\n", ["NEW"]),
+        ("def load():\n    if NEW and not ONNX_AVAILABLE:\n        raise ImportError('no onnx')\n", []),
+        ("def load():\n    if NEW:\n        log.warning('too new')\n", []),
+        ("def load():\n    if NEW:\n        raise ImportError\ntry:\n    load()\nexcept ImportError:\n    pass\n", []),
+        ("def load():\n    if NEW:\n        raise ImportError\ndef run():\n    if OLD:\n        load()\n", []),
+        ("def test_load():\n    if NEW:\n        raise ImportError('too new')\n", []),
+        ("def load():\n    if is_npu_available():\n        if NEW:\n            raise ImportError('too new')\n", []),
+        ("def load():\n    if is_tpot_available():\n        if NEW:\n            raise ImportError('too new')\n", []),
+        ("def rank():\n    assert os.getenv('RANK')\ndef load():\n    if NEW:\n        rank()\n", []),
+    ],
+)  # fmt: skip
+def test_a_function_that_refuses_a_stated_version_is_a_warning_unless_nothing_fails(source, conditions):
+    stated = (
+        "import logging, os\nimport numpy\nlog = logging.getLogger()\nNEW = numpy.__version__ >= '2'\nOLD = not NEW\n"
+    )
+    index = index_of("1.2", source=f"{stated}{source}")
+
+    findings = judged(index, "nobody-knows==1.2 numpy==2.1.0").findings
+
+    assert [f.message.partition(" as ")[2] for f in findings] == [f"`{each}` holds" for each in conditions]
+    assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
+
+
+@pytest.mark.parametrize("path", ["executor_hpu.py", "scripts/launch.py", "tests/run.py"])
+def test_what_is_for_another_device_or_for_no_user_refuses_nothing(path):
+    source = "import numpy\ndef load():\n    if numpy.__version__ >= '2':\n        raise ImportError\n"
+    index = Index()
+    index.release(
+        "1.2",
+        {
+            "nobody_knows/__init__.py": "",
+            f"nobody_knows/{path}": source,
+            "nobody_knows-1.2.dist-info/METADATA": _METADATA,
+        },
+    )
+
+    assert judged(index, "nobody-knows==1.2 numpy==2.1.0").findings == ()
+
+
+def test_of_what_functions_refuse_of_a_package_three_are_told():
+    refusals = (f"def load_{n}():\n    if numpy.__version__ >= '1.{n}':\n        raise ImportError\n" for n in range(5))
+    index = index_of("1.2", source="import numpy\n" + "".join(refusals))
+
+    assert len(judged(index, "nobody-knows==1.2 numpy==2.1.0").findings) == 3
+
+
 @pytest.mark.parametrize(
     ("text", "protobuf", "needs"),
     [

@@ -50,6 +50,8 @@ def settled_sources(source: str, **others: str) -> tuple[str, SettledSources]:
         "list(Version(flash_attn.__version__).release) + [0] * 2 == [2, 6, 3, 0, 0]",
         "{'2': 'old', '3': 'new'}[flash_attn.__version__[0]] == 'old'",
         "hasattr(flash_attn, '__version__')",
+        "Version(torch.__version__) >= Version(f'{torch.__version__[0]}.1')",
+        "isinstance(torch.__version__, str) and not isinstance(torch.__version__, Version) and torch.__version__ >= '2'",
     ],
 )
 def test_the_branch_that_a_stated_release_takes_is_all_that_is_left(condition):
@@ -84,6 +86,19 @@ def test_what_nobody_stated_decides_nothing(condition):
     )
 
     assert f"if {condition}:" in settled(source)
+
+
+def test_a_branch_of_an_old_python_binds_no_name_where_no_python_is_stated():
+    source = (
+        b"import sys\nif sys.version_info < (3, 8):\n    import importlib_metadata\nelse:\n"
+        b"    import importlib.metadata as importlib_metadata\n"
+        b"if importlib_metadata.version('torch') >= '2.0':\n    import taken\nelse:\n    import other\n"
+    )
+    sources = SettledSources({"pkg.py": source}, _STATED, None, str, bool)
+
+    tree = sources.parse("pkg.py", source)
+
+    assert ast.unparse(tree).endswith("\nimport taken")
 
 
 def test_a_name_that_another_module_worked_out_decides_too():
