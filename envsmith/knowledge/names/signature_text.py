@@ -113,8 +113,8 @@ def instance_names(node: ast.ClassDef) -> frozenset[str]:
 
 def attributes_given(source: bytes) -> frozenset[str]:
     """Return ``trainer:datamodule`` for each attribute that a module gives another object, which a name or attribute holds."""
-    given = ((name.decode().strip("_"), attribute.decode()) for name, attribute in _GIVEN.findall(source))
-    return frozenset(f"{name}:{attribute}" for name, attribute in given if name not in {"self", "cls", ""})
+    pairs = ((name.decode().strip("_"), attribute.decode()) for name, attribute in _GIVEN.findall(source))
+    return frozenset(f"{name}:{attribute}" for name, attribute in pairs if name not in {"self", "cls", ""})
 
 
 def _set_in(method: ast.stmt) -> frozenset[str]:

@@ -303,13 +303,13 @@ def _add_put(table: Table) -> None:
 
     And to a class what others give an object that has its name: ``self.trainer.datamodule = …`` to ``Trainer``.
     """
-    given: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    attributes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for lines in list(table.values()):
         for line in [line for line in lines if line.startswith("* @")]:
             owner, _, name = line.removeprefix("* @").partition(":")
             bits = lines.pop(line)
             if owner.startswith("."):
-                given[_plain(owner[1:])][name] |= bits
+                attributes[_plain(owner[1:])][name] |= bits
             elif "" in table.get(owner, {}):
                 put = f"{name} ~"
                 table[owner][put] = table[owner].get(put, 0) | bits & table[owner][""]
@@ -320,7 +320,7 @@ def _add_put(table: Table) -> None:
             if "." not in name and body.lstrip("?+-").startswith((":", "@:")):
                 classes[name] |= bits
         for name, having in classes.items():
-            for attribute, bits in given.get(_plain(name), {}).items():
+            for attribute, bits in attributes.get(_plain(name), {}).items():
                 if bits & having:
                     line = f"{name}.{attribute} ."
                     lines[line] = lines.get(line, 0) | bits & having
