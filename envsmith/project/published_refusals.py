@@ -18,7 +18,7 @@ from envsmith.knowledge.names.reach import PackageUses
 from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
 from envsmith.knowledge.names.settled_source import SettledSources, VersionRefusal
 from envsmith.model.project_name import normal_name
-from envsmith.project.code.judge_uses import by_distribution, has
+from envsmith.project.code.judge_uses import by_distribution, component_name, has
 from envsmith.project.published_stated import stated_python
 
 # How much is told of what functions refuse of the same packages.
@@ -114,8 +114,9 @@ def refusals_in_functions(
     """Yield what functions of the sources refuse where they are called, with the file and line: each once.
 
     As far as the sources were settled. What takes the failure is silent, what only runs beside other releases, and what
-    concerns packages that are not stated, or another device.
+    concerns packages that are not stated, or another device. So is what is written for another Python: who calls it knows.
     """
+    others = {component_name(name) for name in versions} - {"python"}
     present = {*_PRESENT, *(name.replace("-", "_") for name in by_distribution(versions))}
     counts, conditions = Counter[frozenset[str]](), set[str]()
     callers = _Callers(texts, sources)
@@ -124,6 +125,7 @@ def refusals_in_functions(
             path not in texts
             or _ASIDE.search(path)
             or refusal.condition in conditions
+            or others.isdisjoint(map(component_name, refusal.packages))
             or counts[refusal.packages] >= _MOST
         ):
             continue

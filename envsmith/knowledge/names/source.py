@@ -46,6 +46,8 @@ _STUBBED = re.compile(rb"^(?:def |class |async def )?([A-Za-z_]\w*)(?= *[:=(])",
 _LONG_STUB = 1_000_000
 # A module of another name is put beside this one.
 _MAKES_MODULES = re.compile(rb"sys\.modules\[(?!__name__\])[^\]]+\] = |sys\.meta_path\.(?:append|insert)")
+# Modules of the package are looked for elsewhere too.
+_MOVES_PATH = re.compile(rb"\b__path__(?: = |\.(?:append|insert|extend)\()")
 _MAKERS = {"globals().update", "vars().update", "locals().update"}
 _EXTENDERS = {"__all__.extend", "__all__.append"}
 _WORDS = ("deprecated", "removed", "renamed")
@@ -146,6 +148,7 @@ class _Reader:
         if not self.stub and (b"setattr(" in source or re.search(rb"['\"]%s[\w.]*:[\w{]" % root.encode(), source)):
             lines |= {f"* @{name}" for name in names_put(self.tree, root)}
         lines |= {f"* @.{name}" for name in attributes_given(source)} if not self.stub else set()
+        lines |= {"__path__ ~"} if _MOVES_PATH.search(source) else set()
         if b"define_import_structure" in source and lists_folder(self.tree):
             lines.add("* /")
         made_later = _globals_of(self.tree) if b"global " in source else set()
@@ -290,7 +293,7 @@ class _Reader:
         targets = node.targets if isinstance(node, ast.Assign) else [t] if (t := getattr(node, "target", None)) else []
         value = getattr(node, "value", None)
         self._export(targets, value)
-        if isinstance(value, ast.Subscript) and ast.unparse(value) in {
+        if isinstance(value, ast.Subscript) and ast.unparse(value).lstrip("_") in {
             "sys.modules[__name__]",
             f"sys.modules[{self.module!r}]",
         }:

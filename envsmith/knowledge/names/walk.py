@@ -148,7 +148,8 @@ class Walk:
         present = facts.bits if facts else 0
         parent, _, name = path.rpartition(".")
         above = self.module(parent)
-        unknown = _union(having for body, having in above.of(name) if body == "~") if above else 0
+        names = (name, "__path__")
+        unknown = _union(having for each in names for body, having in above.of(each) if body == "~") if above else 0
         if above and above.bits & ~present:
             unknown |= _union(
                 p.bits for p in self.find(parent, name, above.bits).places if p.kind in {"external", "value"}

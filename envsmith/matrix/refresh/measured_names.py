@@ -301,7 +301,8 @@ def _add_endings(table: Table, roots: Iterable[str]) -> None:
 def _add_put(table: Table) -> None:
     """Add to modules what others of the package put into them when they run: perhaps, as nobody sees whether they do.
 
-    And to a class what others give an object that has its name: ``self.trainer.datamodule = …`` to ``Trainer``.
+    And to a class what others give an object that has its name, ``self.trainer.datamodule = …`` to ``Trainer``, or any
+    object, where the class has that attribute in another release.
     """
     attributes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for lines in list(table.values()):
@@ -313,14 +314,22 @@ def _add_put(table: Table) -> None:
             elif "" in table.get(owner, {}):
                 put = f"{name} ~"
                 table[owner][put] = table[owner].get(put, 0) | bits & table[owner][""]
+    every: dict[str, int] = defaultdict(int)
+    for of_object in attributes.values():
+        for name, bits in of_object.items():
+            every[name] |= bits
     for lines in table.values():
         classes: dict[str, int] = defaultdict(int)
+        members: dict[str, dict[str, int]] = defaultdict(dict)
         for line, bits in lines.items():
             name, _, body = line.partition(" ")
-            if "." not in name and body.lstrip("?+-").startswith((":", "@:")):
+            owner, _, member = name.rpartition(".")
+            if not owner and body.lstrip("?+-").startswith((":", "@:")):
                 classes[name] |= bits
+            elif owner and member in every:
+                members[owner][member] = every[member]
         for name, having in classes.items():
-            for attribute, bits in attributes.get(_plain(name), {}).items():
+            for attribute, bits in {**members[name], **attributes.get(_plain(name), {})}.items():
                 if bits & having:
                     line = f"{name}.{attribute} ."
                     lines[line] = lines.get(line, 0) | bits & having

@@ -257,7 +257,7 @@ def judge_uses(
         need
         for need in questions.needs(judged)
         if has(need.presence, release := releases[need.presence.distribution]) is False
-        and not (written and _came_after(need.presence, release, index, dt.date.fromisoformat(written)))
+        and not (written and _came_after(need, release, index, dt.date.fromisoformat(written)))
     ]
     findings = [
         finding
@@ -318,16 +318,18 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
         )
 
 
-def _came_after(presence: Presence, version: str, index: Index, day: dt.date) -> bool:
+def _came_after(need: NameNeed, version: str, index: Index, day: dt.date) -> bool:
     """Return whether no release up to ``version`` has a name, and the first one that has it came long after a day.
 
-    ``model.lm_head`` of 2024 is an attribute of a subclass, not the one that the base class got in 2025.
+    ``model.lm_head`` of 2024 is an attribute of a subclass, not the one that the base class got in 2025: for an attribute
+    of an object any day after is late.
     """
-    gone, new = _borders(presence, version)
+    gone, new = _borders(need.presence, version)
     if gone or not new:
         return False
-    days = [evidence.date for evidence in index.evidence(presence.distribution, new) if evidence.date]
-    return bool(days) and dt.date.fromisoformat(days[0]) - day > _AHEAD
+    days = [evidence.date for evidence in index.evidence(need.presence.distribution, new) if evidence.date]
+    ahead = dt.timedelta() if all(place.use.member for place in need.places) else _AHEAD
+    return bool(days) and dt.date.fromisoformat(days[0]) - day > ahead
 
 
 def _lack(need: NameNeed, version: str, release: str) -> str:

@@ -191,7 +191,7 @@ def test_a_name_that_another_module_of_the_package_puts_there_may_be_there(folde
 def test_an_attribute_that_others_of_the_package_give_an_object_named_like_a_class_is_one_of_that_class(folder):
     index = Index()
     trainer = "class Trainer:\n    def __init__(self): self.data = None"
-    connector = "class Connector:\n    def attach(self, data):\n        self.trainer.data = data\n        self.other.data = data"
+    connector = "class Connector:\n    def attach(self, data):\n        self.trainer.data = data\n        self.other.last = data"
     index.release("1.0", {"pkg/__init__.py": trainer})
     index.release("2.0", {"pkg/__init__.py": "class Trainer: ...\nclass Loader: ...", "pkg/connector.py": connector})
     apply(plan(folder, index))
@@ -201,6 +201,24 @@ def test_an_attribute_that_others_of_the_package_give_an_object_named_like_a_cla
     assert names.ask("pkg.Trainer.data").absent == frozenset()
     assert names.ask("pkg.Trainer.more").absent == {"1.0", "2.0"}
     assert names.ask("pkg.Loader.data").absent == {"1.0", "2.0"}
+
+
+def test_an_attribute_that_others_give_any_object_may_be_one_of_a_class_that_has_it_in_another_release(folder):
+    index = Index()
+    index.release("1.0", {"pkg/__init__.py": "class Model:\n    def save(self): self.initial = 1\nclass Loader: ..."})
+    index.release(
+        "2.0",
+        {
+            "pkg/__init__.py": "class Model: ...\nclass Loader: ...",
+            "pkg/saving.py": "def save(obj):\n    obj.initial = 1",
+        },
+    )
+    apply(plan(folder, index))
+
+    names = NameIndex(folder)
+
+    assert names.ask("pkg.Model.initial").absent == frozenset()
+    assert names.ask("pkg.Loader.initial").absent == {"1.0", "2.0"}
 
 
 def test_nothing_is_said_of_an_ending_for_which_a_class_of_modules_has_its_own_answer(folder):

@@ -633,6 +633,17 @@ def test_a_function_that_refuses_a_stated_version_is_a_warning_unless_nothing_fa
     assert judged(index, "nobody-knows==1.2 numpy==1.26.4").findings == ()
 
 
+def test_what_a_function_wants_of_python_or_of_its_own_release_is_for_its_callers():
+    source = (
+        "import sys\nimport numpy\n__version__ = '1.2'\n"
+        "def older():\n    assert sys.version_info >= (3, 11)\n"
+        "def own():\n    if __version__ < '2':\n        raise RuntimeError\n"
+    )
+    index = index_of("1.2", source=source)
+
+    assert judged(index, "nobody-knows==1.2 numpy==2.1.0 python==3.10").findings == ()
+
+
 @pytest.mark.parametrize("path", ["executor_hpu.py", "scripts/launch.py", "tests/run.py"])
 def test_what_is_for_another_device_or_for_no_user_refuses_nothing(path):
     source = "import numpy\ndef load():\n    if numpy.__version__ >= '2':\n        raise ImportError\n"

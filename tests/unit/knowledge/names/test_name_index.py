@@ -230,6 +230,14 @@ def test_below_a_name_of_another_package_may_be_modules_of_it(tmp_path):
     assert index.ask_module("pkg.gone.inner").absent == {"2.0", "3.0"}
 
 
+def test_a_package_that_changes_its_path_may_have_modules_that_lie_elsewhere(tmp_path):
+    old = {"pkg": "", "pkg.part": ""}
+    new = {"pkg": "import sys\nown = sys.modules[__name__]\nown.__path__ = [folder] + own.__path__"}
+    index = index_of(tmp_path, old, new)
+
+    assert index.ask_module("pkg.part").unknown == {"2.0"}
+
+
 def test_a_star_import_brings_what_a_builder_makes(tmp_path):
     modules = {"pkg": "", "pkg.event": "from pkg.event_pb2 import *", "pkg.event_pb2": "_globals = globals()"}
     index = index_of(tmp_path, modules)

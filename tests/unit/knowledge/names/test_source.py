@@ -39,6 +39,13 @@ def test_a_static_method_sets_nothing_on_the_class_it_stands_in():
     assert {line for line in lines if not line.startswith("*")} == {"A :", "A.make (config"}
 
 
+@pytest.mark.parametrize("modules", ["sys.modules[__name__]", "_sys.modules[__name__]", "sys.modules['m']"])
+def test_a_module_that_sets_names_on_itself_may_have_any(modules):
+    source = f"import sys\nimport sys as _sys\nown = {modules}\nsetattr(own, 'keras', load())\n"
+
+    assert "* ?" in read_module(source.encode(), "m", package=False)
+
+
 def test_what_a_module_gives_an_object_of_another_class_is_said_with_the_name_of_the_object():
     source = "class A:\n    def attach(self, config):\n        self.size = 1\n        self._trainer.size = 1\n        config.a.x: int = 1\n"
 

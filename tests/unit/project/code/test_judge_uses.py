@@ -48,6 +48,19 @@ def test_code_means_nothing_that_came_long_after_it(index, written, count):
     assert len(judge_uses(uses, {"transformers": "4.41.0"}, index, written=written).findings) == count
 
 
+def test_an_attribute_of_an_object_that_came_after_the_code_is_one_of_a_subclass():
+    having = {f"transformers.{path}": RELEASES["transformers"] for path in ("Model",)}
+    index = HandIndex({**having, "transformers.Model.head": ("4.42.0",)})
+    uses = uses_of(train="import transformers\ndef f(model: transformers.Model):\n    model.head")
+
+    counts = [
+        len(judge_uses(uses, {"transformers": "4.41.0"}, index, written=day).findings)
+        for day in ("2024-06-01", "2024-07-01")
+    ]
+
+    assert counts == [0, 1]
+
+
 def test_code_may_take_what_went_before_it_was_written(index):
     uses = uses_of(train="from accelerate import back")
 
