@@ -116,7 +116,7 @@ def refusals_in_functions(
     As far as the sources were settled. What takes the failure is silent, what only runs beside other releases, and what
     concerns packages that are not stated, or another device. So is what is written for another Python: who calls it knows.
     """
-    others = {component_name(name) for name in versions} - {"python"}
+    packages = {component_name(name) for name in versions} - {"python"}
     present = {*_PRESENT, *(name.replace("-", "_") for name in by_distribution(versions))}
     counts, conditions = Counter[frozenset[str]](), set[str]()
     callers = _Callers(texts, sources)
@@ -125,7 +125,7 @@ def refusals_in_functions(
             path not in texts
             or _ASIDE.search(path)
             or refusal.condition in conditions
-            or others.isdisjoint(map(component_name, refusal.packages))
+            or packages.isdisjoint(map(component_name, refusal.packages))
             or counts[refusal.packages] >= _MOST
         ):
             continue
