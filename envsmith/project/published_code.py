@@ -13,7 +13,6 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from envsmith.knowledge.names.guards import Guard
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.own_classes import Ancestors, OwnClasses
@@ -205,7 +204,7 @@ def _when_called(
         parse=settled.parse,
         ancestors=remembered,
     )
-    unguarded = [place for place in reversed(code.uses) if not is_guarded(_beside(releases, place.use.guard))]
+    unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard.beside(releases))]
     once = {(place.use.chain, place.use.arguments, place.use.call): place for place in unguarded}
     uses = tuple(reversed(once.values()))
     with names_of(uses) as (published_names, doubtful):
@@ -218,11 +217,6 @@ def _when_called(
         overrides = [*judge_refused(code, releases, names), *judge_overrides(code, releases, published_names, {})]
         untagged = [*judge_tags(descents, releases, published_names)]
     return [*findings, *untagged, *overrides][:_SHOWN]
-
-
-def _beside(releases: Container[str], guard: Guard) -> Guard:
-    """Return what guards a use beside some releases: ``is_peft_available()`` asks for nothing where peft is stated."""
-    return replace(guard, available=tuple(each for each in guard.available if normal_name(each) not in releases))
 
 
 def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from envsmith.knowledge.names.conditions import Truth, truth
 from envsmith.knowledge.names.scopes import Chain
+from envsmith.model.project_name import normal_name
 
 AVAILABLE = re.compile(r"(?:\w+\.)*_?is_(\w+)_available")
 TYPE_ERRORS = frozenset({"TypeError", "Exception", "BaseException"})
@@ -43,6 +45,10 @@ class Guard:
     def asks(self) -> bool:
         """Return whether the code itself asks for a version or a package, or takes the failure."""
         return self.caught or self.version or bool(self.available)
+
+    def beside(self, present: Container[str]) -> Guard:
+        """Return what is left of it where packages are there: ``is_peft_available()`` asks for nothing beside peft."""
+        return replace(self, available=tuple(name for name in self.available if normal_name(name) not in present))
 
 
 def leaves(body: list[ast.stmt]) -> bool:

@@ -77,9 +77,9 @@ class ModuleUses:
     """What one module takes. ``uses``: from other packages. ``imports`` and ``calls``: of its own package.
 
     ``overrides`` are methods of its classes whose only base is a class of another package, ``members`` attributes that
-    packages have no more, and ``defined`` functions of its own with such names.
+    packages have no more, and ``defined`` functions of its own with such names. ``gone`` are names of the
+    standard library that some Python does not have any more.
 
-    ``gone`` are names of the standard library that some Python does not have any more.
     ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
     ``stops`` are its ``raise`` statements. ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
     ``unseen`` are lines that choose a name at run time, and the package they choose from where that is known.

@@ -29,8 +29,8 @@ from envsmith.net.http import Fetcher
 MAX_MEMBER = 4 << 20
 # ``>=1.7.*``, ``<2.*`` and ``>=3.``, which setuptools took until 66 and pip until 24.0.
 _BOUND_BY_SERIES = re.compile(r"(>=|<(?!=)|>(?!=))(\s*\d+(?:\.\d+)*)\.(?:\*|(?!\w))")
-# ``<=0.29.*``, the whole series.
-_UP_TO_SERIES = re.compile(r"<=(\s*(?:\d+\.)*)(\d+)\.\*")
+# ``<=0.29.*``, the whole series. Python reads no number of thousands of digits.
+_UP_TO_SERIES = re.compile(r"<=(\s*(?:\d+\.)*)(\d{1,9})\.\*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
