@@ -18,7 +18,7 @@ from envsmith.knowledge.graph.load import components
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
-from envsmith.project.published import judge_published
+from envsmith.project.published.judge_published import judge_published
 from envsmith.solver import check
 from measuring.judging import grave, names_culprit
 from measuring.telling import rate

@@ -32,7 +32,7 @@ from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import IndexFile, PackageIndex, quick_index
 from envsmith.lock.index.uv import find_uv
 from envsmith.model.cell import Platform
-from envsmith.project.published_stated import declared
+from envsmith.project.published.stated import declared
 
 # A user, and what it takes with a weak bound.
 PAIRS = """

@@ -11,7 +11,7 @@ from envsmith.knowledge.graph.load import version_graph
 from envsmith.lock.index.index import is_published
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
-from envsmith.project.published import Extras, judge_published
+from envsmith.project.published.judge_published import Extras, judge_published
 
 
 def judge_by_index(

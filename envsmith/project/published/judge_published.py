@@ -17,10 +17,10 @@ from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.code.judge_uses import component_name
-from envsmith.project.published_later import Declared
-from envsmith.project.published_release import IndexRelease
-from envsmith.project.published_shared import disagreements
-from envsmith.project.published_stated import stated_python, stated_releases
+from envsmith.project.published.later import Declared
+from envsmith.project.published.release import IndexRelease
+from envsmith.project.published.shared import disagreements
+from envsmith.project.published.stated import stated_python, stated_releases
 
 # Failures in a row after which no further release is asked for.
 _FAILURES = 2

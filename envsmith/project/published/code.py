@@ -27,16 +27,16 @@ from envsmith.project.code.judge_refused import judge_refused
 from envsmith.project.code.judge_uses import by_distribution, component_name, is_guarded, judge_uses
 from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
-from envsmith.project.published_names import names_with_published
-from envsmith.project.published_protos import PROTOBUF, refused_protos
-from envsmith.project.published_refusals import (
+from envsmith.project.published.names import names_with_published
+from envsmith.project.published.protos import PROTOBUF, refused_protos
+from envsmith.project.published.refusals import (
     SettledRelease,
     refusal_at_import,
     refusal_before_use,
     refusals_in_functions,
     warning_at_import,
 )
-from envsmith.project.published_tags import Descent, judge_tags
+from envsmith.project.published.tags import Descent, judge_tags
 
 # Who asks whether a package is there may ask for a later release of it: such code is held to what went, not to what came.
 _NEVER = dt.date.min.isoformat()

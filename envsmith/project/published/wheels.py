@@ -18,10 +18,10 @@ from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.wheel_name import read_wheel_name
 from envsmith.net.http import Fetcher
-from envsmith.project.published_code import PublishedRelease
-from envsmith.project.published_compiled import CompiledRelease
-from envsmith.project.published_libraries import brought_libraries, unmet
-from envsmith.project.published_stated import stated_python, stated_releases
+from envsmith.project.published.code import PublishedRelease
+from envsmith.project.published.compiled import CompiledRelease
+from envsmith.project.published.libraries import brought_libraries, unmet
+from envsmith.project.published.stated import stated_python, stated_releases
 
 
 def _is_for(tag: Tag, minor: int, platform: Platform) -> bool:

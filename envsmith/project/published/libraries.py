@@ -13,7 +13,7 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 from envsmith.model.version import public
-from envsmith.project.published_code import PublishedRelease
+from envsmith.project.published.code import PublishedRelease
 
 _PACKAGE = re.compile(r"nvidia-(?:cublas|cuda-runtime)-cu(\d+)")
 _LIBRARY = re.compile(r"lib(cudnn|cudart|cublas)\.so\.(\d+)")

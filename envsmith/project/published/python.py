@@ -16,9 +16,9 @@ from envsmith.knowledge.names.refused_defaults import FIRST_REFUSING, may_have_r
 from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
-from envsmith.project.published_code import PublishedRelease, is_of_package
-from envsmith.project.published_refusals import SettledRelease
-from envsmith.project.published_stated import stated_python
+from envsmith.project.published.code import PublishedRelease, is_of_package
+from envsmith.project.published.refusals import SettledRelease
+from envsmith.project.published.stated import stated_python
 
 # setuptools brings distutils, and the others require setuptools (torch from 2.5 on, where Python is 3.12 or later).
 _BRING = {"distutils": frozenset({"setuptools", "tensorboard", "tensorflow", "torch"})}

@@ -9,8 +9,8 @@ from packaging.version import Version
 from envsmith.lock.index.distribution import ReleaseFacts
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
-from envsmith.project.published_code import PublishedRelease
-from envsmith.project.published_stated import Stated
+from envsmith.project.published.code import PublishedRelease
+from envsmith.project.published.stated import Stated
 
 # Seen on 2026-11-29 by installing gym 0.21.0 (opencv-python>=3.) and omegaconf 2.0.6 (PyYAML>=5.1.*): pip 24.0 and
 # setuptools 66.1.1 take them, pip 24.1 and setuptools 67.0.0 do not. uv takes the wheel.

@@ -19,7 +19,7 @@ from envsmith.knowledge.names.scopes import FUNCTIONS, Chain, within
 from envsmith.knowledge.names.settled_source import SettledSources, VersionRefusal
 from envsmith.model.project_name import normal_name
 from envsmith.project.code.judge_uses import by_distribution, component_name, has
-from envsmith.project.published_stated import stated_python
+from envsmith.project.published.stated import stated_python
 
 # How much is told of what functions refuse of the same packages.
 _MOST = 3

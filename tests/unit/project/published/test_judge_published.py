@@ -15,8 +15,8 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
-from envsmith.project.published import judge_published
-from envsmith.project.published_release import import_root
+from envsmith.project.published.judge_published import judge_published
+from envsmith.project.published.release import import_root
 
 
 def index_of(

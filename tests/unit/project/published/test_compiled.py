@@ -13,7 +13,7 @@ from release_index import Ranges
 
 from envsmith.lock.index.index import IndexFile
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.project.published_compiled import CompiledRelease
+from envsmith.project.published.compiled import CompiledRelease
 
 # torch exports it from 2.8 on.
 _NEW = "_ZNK3c107SymBool14guard_or_falseEPKcl"

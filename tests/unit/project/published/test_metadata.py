@@ -9,9 +9,9 @@ from envsmith.knowledge.graph.load import components
 from envsmith.lock.index.distribution import ReleaseFacts
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.project.published_code import PublishedRelease
-from envsmith.project.published_metadata import refused_requirements
-from envsmith.project.published_stated import stated_releases
+from envsmith.project.published.code import PublishedRelease
+from envsmith.project.published.metadata import refused_requirements
+from envsmith.project.published.stated import stated_releases
 
 _EVIDENCE = Evidence(kind=EvidenceKind.MEASURED, source="the file", date="2021-10-06")
 _RELEASE = PublishedRelease(name="nobody-knows", version="1.2", evidence=_EVIDENCE)

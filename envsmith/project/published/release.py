@@ -20,13 +20,13 @@ from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
-from envsmith.project.published_code import PublishedRelease, lacking, naming
-from envsmith.project.published_later import Declared, barred_later
-from envsmith.project.published_metadata import refused_requirements
-from envsmith.project.published_python import refused_by_python
-from envsmith.project.published_refusals import SettledRelease
-from envsmith.project.published_stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
-from envsmith.project.published_wheels import ReleaseWheels, evidence_of
+from envsmith.project.published.code import PublishedRelease, lacking, naming
+from envsmith.project.published.later import Declared, barred_later
+from envsmith.project.published.metadata import refused_requirements
+from envsmith.project.published.python import refused_by_python
+from envsmith.project.published.refusals import SettledRelease
+from envsmith.project.published.stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
+from envsmith.project.published.wheels import ReleaseWheels, evidence_of
 
 # A person waits: how many bytes of an sdist and of sources are worth reading. Of a release of which the graph knows much, how
 # many of those that name a stated package.

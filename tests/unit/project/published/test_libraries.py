@@ -9,8 +9,8 @@ from envsmith.lock.index.cuda_libraries import loaded_libraries
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.project.published_code import PublishedRelease
-from envsmith.project.published_libraries import brought_libraries, unmet
+from envsmith.project.published.code import PublishedRelease
+from envsmith.project.published.libraries import brought_libraries, unmet
 
 _EVIDENCE = Evidence(kind=EvidenceKind.MEASURED, source="nobody_knows.whl", date="2024-01-02")
 _RELEASE = PublishedRelease(name="nobody-knows", version="1.2", evidence=_EVIDENCE)

@@ -9,8 +9,8 @@ from packaging.specifiers import SpecifierSet
 
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
-from envsmith.project.published_later import Declared
-from envsmith.project.published_release import IndexRelease
+from envsmith.project.published.later import Declared
+from envsmith.project.published.release import IndexRelease
 
 # Clauses of which the version itself fits.
 _FROM = (">=", "==", "~=")

@@ -18,7 +18,7 @@ from envsmith.model.component import Role
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of
 from envsmith.net.http import NotFoundError
-from envsmith.project.published_later import Declared
+from envsmith.project.published.later import Declared
 
 # Of a marker, where no Python is stated.
 PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
