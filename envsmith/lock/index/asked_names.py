@@ -20,7 +20,7 @@ from packaging.version import Version
 from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, ModuleLines, callables_in
 from envsmith.knowledge.names.walk import UNMEASURED
-from envsmith.lock.index.cython_names import cython_names
+from envsmith.lock.index.cython_names import cython_names, may_name
 from envsmith.lock.index.index import IndexFile, PackageIndex
 from envsmith.lock.index.module_lines import ModuleMemo, module_lines, module_of
 from envsmith.lock.index.release_sources import Archive, SourceMember, choose_file, open_archive
@@ -246,9 +246,16 @@ class AskedNames:
         """Return whether a source of a module has the name, a star import, or what makes names when it runs."""
         if module in self._modules:
             return True
+        word, binaries = name.encode(), self._binaries_of(module)
+        told = {at for at, here in self._sources_of(module).items() if here}
+        compiled = {at for at, archive in self._opened.items() if module in archive.compiled}
+        if not told | compiled or any(not (1 << at) & sum(binaries.values()) for at in compiled):
+            return True
         members = {member for here in self._sources_of(module).values() for member in here}
-        word = name.encode()
-        return not members or any(word in text or _MAKES_NAMES.search(text) for text in self._read(members).values())
+        texts = self._read(members).values()
+        return any(word in text or _MAKES_NAMES.search(text) for text in texts) or any(
+            may_name(content, name) for content in binaries
+        )
 
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a release writes a class or function of that name, of a few that were opened."""
@@ -311,18 +318,22 @@ class AskedNames:
     def _read(self, members: Iterable[SourceMember]) -> Mapping[SourceMember, bytes]:
         return self._releases.read([*self._opened.values()], [*members])
 
-    def _add_compiled(self, name: str, lines: dict[str, int]) -> int:
-        """Add what a compiled module may bind, and return the bits of the releases whose file tells."""
+    def _binaries_of(self, module: str) -> dict[bytes, int]:
+        """Return the files of a compiled module, each with the bits of the releases that have it; no large ones."""
         files: dict[SourceMember, int] = defaultdict(int)
         for at, archive in self._opened.items():
-            if (file := archive.binaries.get(name)) and file.size <= _MAX_COMPILED:
+            if (file := archive.binaries.get(module)) and file.size <= _MAX_COMPILED:
                 files[file] |= 1 << at
         contents: Mapping[SourceMember, bytes] = {}
         with suppress(NetworkError):  # it is then as if no file told
             contents = self._read(files) if files else {}
+        return {contents[file]: bits for file, bits in files.items() if file in contents}
+
+    def _add_compiled(self, name: str, lines: dict[str, int]) -> int:
+        """Add what a compiled module may bind, and return the bits of the releases whose file tells."""
         read = 0
-        for file, bits in files.items():
-            names = cython_names(contents[file]) if file in contents else None
+        for content, bits in self._binaries_of(name).items():
+            names = cython_names(content)
             read |= bits if names is not None else 0
             for each in names or ():
                 lines[f"{each} *"] = lines.get(f"{each} *", 0) | bits

@@ -189,14 +189,21 @@ class IndexRelease:
             return []
         with open_archive(self._fetcher, file) as archive:
             root = import_root(self.project, [member.path for member in archive.members])
-            stem = root.replace(".", "/")
-            below = [m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"]
             if not root:
                 return []
-            if (size := sum(member.size for member in below)) > _MAX_SOURCES:
+            stem = root.replace(".", "/")
+            members = [
+                each
+                for each in archive.members
+                if each.path.startswith(f"{stem}/")
+                or each.path == f"{stem}.py"
+                # A wheel may install other packages beside its root: the code of them is called too.
+                or (file.is_wheel and each.path.partition("/")[0] not in _ASIDE)
+            ]
+            if (size := sum(member.size for member in members)) > _MAX_SOURCES:
                 self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]
                 return []
-            texts = dict(archive.read([member.path for member in below]))
+            texts = dict(archive.read([member.path for member in members]))
         release, unread = self._wheels.release, self.unread.append
         settled = SettledRelease(root, texts, {self.name: self.version}, others)
         refused = [*refused_by_python(release, settled, lambda: self.required)]

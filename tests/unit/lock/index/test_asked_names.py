@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,22 @@ def test_a_question_reads_the_modules_that_it_leads_to_and_no_other():
 _SO = "pkg/_fast.cpython-312-x86_64-linux-gnu.so"
 
 
+def cython_texts(texts: str) -> bytes:
+    return b"\0cython_runtime\0CYTHON_COMPRESS_STRINGS\0" + zlib.compress(texts.encode(), 9) + b"\0x"
+
+
 @pytest.mark.parametrize(
     ("compiled", "absent", "unknown"),
     [
         ("\0__test__\0cline_in_traceback\0other\0", {"2.0"}, set()),  # Cython: each name stands alone
         ("\0__test__\0cline_in_traceback\0old\0", set(), {"2.0"}),
         ("\0__test__\0cline_in_traceback\0doc of pkg.old\0", set(), {"2.0"}),
-        ("\0PyInit__fast\0other\0", set(), {"2.0"}),  # not of Cython, or with compressed texts
+        (cython_texts("othercline_in_traceback__test__"), {"2.0"}, set()),  # since 3.1: all in one, compressed
+        (cython_texts("goldcline_in_traceback__test__"), set(), {"2.0"}),
+        (cython_texts("other"), set(), {"2.0"}),  # not those of the module
+        (b"\0cython_runtime\0CYTHON_COMPRESS_STRINGS\0", set(), {"2.0"}),  # compressed by something else
+        (b"\0cython_runtime\0othercline_in_traceback__test__\0", {"2.0"}, set()),  # all in one as it is
+        ("\0PyInit__fast\0other\0", set(), {"2.0"}),  # not of Cython
     ],
 )
 def test_a_star_import_of_a_compiled_module_brings_no_name_that_its_file_does_not_hold(compiled, absent, unknown):

@@ -364,6 +364,18 @@ def test_what_only_a_function_of_it_takes_is_a_warning_said_once():
     )
 
 
+def test_what_a_wheel_installs_beside_its_root_is_called_too_but_no_test():
+    index = Index()
+    taking, path = "from transformers import AutoModelWithLMHead\n", "export/nobody/model.py"
+    sources = {"space/nobody/__init__.py": "", f"space/{path}": taking, f"tests/{path}": taking}
+    index.release("1.2", {**sources, "space_nobody-1.2.dist-info/METADATA": _METADATA})
+
+    [finding] = judged(index, "space-nobody==1.2 transformers==5.1.0").findings
+
+    assert finding.severity is Severity.WARNING
+    assert f"fails where this runs: space/{path}:1 takes transformers.AutoModelWithLMHead" in finding.message
+
+
 def test_what_a_function_takes_of_a_release_that_was_not_measured_is_read_where_it_is_published():
     user = index_of("1.2", source="def f():\n    import some_library\n    some_library.old()\n")
     packages = Packages(user, library("def old(): ...", "def old(): ...", "def new(): ...", "def new(): ..."))
