@@ -198,7 +198,7 @@ class IndexRelease:
                 if each.path.startswith(f"{stem}/")
                 or each.path == f"{stem}.py"
                 # A wheel may install other packages beside its root: the code of them is called too.
-                or (file.is_wheel and each.path.partition("/")[0] not in _ASIDE)
+                or (file.is_wheel and _ASIDE.isdisjoint(each.path.partition("/")[0].split("_")))
             ]
             if (size := sum(member.size for member in members)) > _MAX_SOURCES:
                 self.unread += [] if is_measured else [f"the others: {size >> 20} MB of sources are more than is read"]

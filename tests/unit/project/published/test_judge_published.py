@@ -364,10 +364,10 @@ def test_what_only_a_function_of_it_takes_is_a_warning_said_once():
     )
 
 
-def test_what_a_wheel_installs_beside_its_root_is_called_too_but_no_test():
+def test_what_a_wheel_installs_beside_its_root_is_called_too_but_no_example():
     index = Index()
     taking, path = "from transformers import AutoModelWithLMHead\n", "export/nobody/model.py"
-    sources = {"space/nobody/__init__.py": "", f"space/{path}": taking, f"tests/{path}": taking}
+    sources = {"space/nobody/__init__.py": "", f"space/{path}": taking, f"no_examples/{path}": taking}
     index.release("1.2", {**sources, "space_nobody-1.2.dist-info/METADATA": _METADATA})
 
     [finding] = judged(index, "space-nobody==1.2 transformers==5.1.0").findings
