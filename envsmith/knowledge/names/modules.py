@@ -42,6 +42,11 @@ def near_module(name: str) -> str | None:
     return next((each for each in near if re.findall(r"\d", each) == re.findall(r"\d", name)), None)
 
 
+def is_shared(module: str) -> bool:
+    """Return whether other distributions put modules into the folder of a module (optimum-intel brings optimum.intel)."""
+    return module in _document().get("shared", {})
+
+
 def distributions_behind(chain: Sequence[str]) -> Iterator[str]:
     """Yield distributions that a module imports, though the one it belongs to does not require them."""
     path = ".".join(chain) + "."

@@ -20,6 +20,7 @@ from packaging.version import Version
 from envsmith.base.files import read_text
 from envsmith.knowledge.graph.location import MAX_FILE_BYTES
 from envsmith.knowledge.graph.read import read_knowledge
+from envsmith.knowledge.names.modules import is_shared
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.names_file import NamesFile, Table
 from envsmith.knowledge.names.presence import Presence, spec_of
@@ -95,7 +96,7 @@ def measure_gaps(matrix_dir: Path) -> Iterator[MeasuredRules]:
             is_whole = offering and len(knowledge.components.by_name[offering].distributions) == 1
             # What a function takes of a shared folder, another distribution may bring.
             is_direct = gap.is_called and gap.name.count(".") == 1
-            may_be_others = is_direct and gap.offering in packages and packages[gap.offering].shared
+            may_be_others = is_direct and is_shared(gap.name.partition(".")[0])
             if offering and is_whole and offering != user and not may_be_others:
                 gaps[offering].append(gap)
         text = "".join(

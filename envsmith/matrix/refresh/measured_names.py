@@ -42,8 +42,7 @@ class Package:
     """What ``packages.yaml`` says of a distribution.
 
     ``entries`` are names that programs begin with, and ``parts`` those that some programs import besides. What their
-    import takes from other packages is measured too. Without ``names`` nothing else is: no package takes from it. A
-    ``shared`` root is a folder into which other distributions put modules too.
+    import takes from other packages is measured too. Without ``names`` nothing else is: no package takes from it.
     """
 
     roots: tuple[str, ...] = ()
@@ -51,7 +50,6 @@ class Package:
     entries: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     names: bool = True
-    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.refused_names import refused_names
 from envsmith.knowledge.names.guards import Guard
 from envsmith.knowledge.names.module_uses import Use
+from envsmith.knowledge.names.modules import is_shared
 from envsmith.knowledge.names.presence import Presence
 from envsmith.knowledge.names.whole_calls import MARK
 from envsmith.model.finding import Finding
@@ -146,11 +147,27 @@ class Questions:
         answers: dict[tuple[str, str | None], Presence] = {}
         for place in uses:
             for presence in self.of(place.use):
-                if presence.present and presence.absent:
+                root, *inner = presence.path.split(".")
+                if presence.present and presence.absent and not (len(inner) == 1 and is_shared(root)):
                     key = (presence.path, presence.argument)
                     answers[key] = presence
                     places.setdefault(key, []).append(place)
         return [NameNeed(presence=answers[key], places=tuple(where)) for key, where in places.items()]
+
+    def nowhere(self, uses: Iterable[UsePlace]) -> list[NameNeed]:
+        """Return every name that an import takes of a module and that no release has, lacked where the module is there.
+
+        Of a sample of releases nothing is said.
+        """
+        places: dict[str, list[UsePlace]] = {}
+        lacked: dict[str, Presence] = {}
+        for place in (place for place in uses if place.use.imported and not is_shared(place.use.chain[0])):
+            *modules, _ = chain = place.use.chain
+            presence, module = self.step(place.use, len(chain)), self._index.ask_module(".".join(modules))
+            if presence and module and not (presence.present or presence.unknown or presence.is_sample):
+                lacked[presence.path] = replace(presence, absent=presence.absent & module.present)
+                places.setdefault(presence.path, []).append(place)
+        return [NameNeed(presence=presence, places=tuple(places[path])) for path, presence in lacked.items()]
 
 
 def outermost(needs: Sequence[NameNeed]) -> list[NameNeed]:
@@ -255,7 +272,7 @@ def judge_uses(
             judged.append(place)
     lacking = [
         need
-        for need in questions.needs(judged)
+        for need in (*questions.needs(judged), *questions.nowhere(judged))
         if has(need.presence, release := releases[need.presence.distribution]) is False
         and not (written and _came_after(need, release, index, dt.date.fromisoformat(written)))
     ]
@@ -292,7 +309,8 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
     """Yield a finding for each file that takes a name which ``version`` lacks."""
     presence = need.presence
     one = assumed.get(presence.distribution)
-    is_mild = one is not None and one.admits_one_of(presence.present)
+    # What no release has may come from another package that shares the namespace, or from a development version.
+    is_mild = not presence.present or (one is not None and one.admits_one_of(presence.present))
     which = f"{version}, {one.words}," if one is not None else version
     files: dict[str, list[UsePlace]] = {}
     for place in need.places:
@@ -310,7 +328,7 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
             if is_mild
             else severity_of(worst.use),
             components={component: version},
-            needs={component: presence.spec()},
+            needs={component: presence.spec()} if presence.present else {},
             message=f"{worst.where} {_lack(need, version, f'{component} {which}')}{again}",
             evidence=(*seen, *index.evidence(presence.distribution, version)),
             fix=_fix(need, component, version),
@@ -354,9 +372,11 @@ def _wanted(presence: Presence, version: str) -> list[str]:
 
 
 def history(presence: Presence, version: str) -> str:
-    """Return when a name went and came: ``it went with 4.42.0``."""
+    """Return when a name went and came: ``it went with 4.42.0``, or ``no release does``."""
     gone, back = _borders(presence, version)
     parts = [f"it went with {gone}"] if gone else []
+    if not presence.present:
+        parts.append("no release does")
     if back:
         parts.append(f"it {'is back in' if gone else 'came with'} {back}")
     return " and ".join(parts)
@@ -373,6 +393,8 @@ def _borders(presence: Presence, version: str) -> tuple[str | None, str | None]:
 
 def _fix(need: NameNeed, component: str, version: str) -> str:
     presence, instead = need.presence, "Install "
+    if not presence.present:
+        return f"Take a name that {component} has, or another release of the code that takes it."
     if need.is_call:
         instead = f"Give {' and '.join(_wanted(presence, version))}, or install "
     elif presence.successor:

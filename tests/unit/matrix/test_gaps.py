@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,8 +140,12 @@ def test_what_a_function_imports_when_it_is_called_is_a_warning_that_names_it(ma
 
 
 def test_what_another_distribution_may_put_into_a_shared_folder_makes_no_rule(matrix):
-    call(matrix, "old")
-    (matrix / "names" / "packages.yaml").write_text("packages: {user: {entries: [user]}, offer: {shared: true}}")
+    names = matrix / "names"
+    (names / SUMMARY).write_text("distribution\troots\noffer\toptimum\nuser\tuser\n")
+    offered = replace(head("offer", _OFFERED), roots=("optimum",))
+    (names / "offer.names").write_bytes(encode(offered, {"optimum": _NAMES["offer"]}))
+    line = Take(path="optimum.old", module="user.part", function="Part.run", imported=True).line()
+    (names / "user.takes").write_bytes(encode(head("user", _USERS), {"user": {line: 0b1111}}))
 
     assert plan_gaps(matrix, "2026-01-01") == ()
 

@@ -116,6 +116,31 @@ def test_a_name_that_no_release_has_is_not_a_matter_of_versions(index):
     assert judge(index, "import transformers\ntransformers.made_at_run_time").findings == ()
 
 
+def test_an_import_of_a_name_that_no_release_has_is_a_warning():
+    index = HandIndex({"transformers.models": ("4.42.0", "4.43.0")})
+    text = "from transformers.models import MadeLater\n"
+
+    [finding] = judge(index, text, transformers="4.42.0").findings
+    before = judge(index, text, transformers="4.41.0").findings
+
+    assert (finding.severity.value, dict(finding.needs)) == ("warning", {})
+    assert finding.message == (
+        "train.py:1 takes transformers.models.MadeLater, which transformers 4.42.0 does not have: no release does"
+    )
+    assert [f.message.partition(" takes ")[2] for f in before] == [
+        "transformers.models, which transformers 4.41.0 does not have: it came with 4.42.0"
+    ]
+
+
+def test_a_module_of_a_shared_folder_may_be_that_of_another_distribution():
+    index = NameIndex.installed()
+    text = "import optimum.intel\nfrom optimum.exporters.openvino import export\nfrom optimum.version import nothing\n"
+
+    findings = judge(index, text, optimum="1.23.1").findings
+
+    assert findings == ()
+
+
 def test_a_branch_that_asks_for_the_name_is_not_taken_where_it_is_missing(index):
     assert judge(index, "import transformers as t\nif hasattr(t, 'Conversation'):\n    t.Conversation").findings == ()
 
