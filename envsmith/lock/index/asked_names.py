@@ -243,13 +243,13 @@ class AskedNames:
         return self._modules[name]
 
     def may_bind(self, module: str, name: str) -> bool:
-        """Return whether a source of a module has the name, a star import, or what makes names when it runs."""
+        """Return whether a source of a module has the name, a star import, or what makes names when it runs, or a compiled file may have it."""
         if module in self._modules:
             return True
         word, binaries = name.encode(), self._binaries_of(module)
-        told = {at for at, here in self._sources_of(module).items() if here}
-        compiled = {at for at, archive in self._opened.items() if module in archive.compiled}
-        if not told | compiled or any(not (1 << at) & sum(binaries.values()) for at in compiled):
+        sources = {at for at, here in self._sources_of(module).items() if here}
+        binary = {at for at, archive in self._opened.items() if module in archive.compiled}
+        if not sources | binary or any(not (1 << at) & sum(binaries.values()) for at in binary):
             return True
         members = {member for here in self._sources_of(module).values() for member in here}
         texts = self._read(members).values()

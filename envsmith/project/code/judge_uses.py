@@ -160,14 +160,14 @@ class Questions:
         Of a sample of releases nothing is said.
         """
         places: dict[str, list[UsePlace]] = {}
-        lacked: dict[str, Presence] = {}
+        presences: dict[str, Presence] = {}
         for place in (place for place in uses if place.use.imported and not is_shared(place.use.chain[0])):
             *modules, _ = chain = place.use.chain
             presence, module = self.step(place.use, len(chain)), self._index.ask_module(".".join(modules))
             if presence and module and not (presence.present or presence.unknown or presence.is_sample):
-                lacked[presence.path] = replace(presence, absent=presence.absent & module.present)
+                presences[presence.path] = replace(presence, absent=presence.absent & module.present)
                 places.setdefault(presence.path, []).append(place)
-        return [NameNeed(presence=presence, places=tuple(places[path])) for path, presence in lacked.items()]
+        return [NameNeed(presence=presence, places=tuple(places[path])) for path, presence in presences.items()]
 
 
 def outermost(needs: Sequence[NameNeed]) -> list[NameNeed]:
