@@ -310,7 +310,12 @@ class Walk:
             return self._star_beyond(origin, name, bits)
         if origin == module or not self._file.may_bind(origin, name):
             return Reached()
-        return self.find(origin, name, bits, star=True, depth=depth + 1)
+        reached = self.find(origin, name, bits, star=True, depth=depth + 1)
+        facts = self.module(origin)
+        if facts is None or self.module(f"{module}.{name}") is None:
+            return reached
+        # What is a module in another release, the stub of a compiled one would list if that one brought it.
+        return replace(reached, unknown=reached.unknown & ~facts.described)
 
     def _star_beyond(self, origin: str, name: str, bits: int) -> Reached:
         """Return what a star import of another package brings: what all its releases have, or perhaps anything."""

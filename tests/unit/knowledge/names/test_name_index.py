@@ -67,6 +67,22 @@ def test_a_stub_of_another_release_says_which_names_a_compiled_module_lacks(tmp_
     assert index.ask("pkg._y").absent == {"1.0", "2.0"}
 
 
+def test_what_is_a_module_in_another_release_a_compiled_module_with_a_stub_does_not_bring(tmp_path):
+    star = "from ._c import *"
+    index = index_of(
+        tmp_path,
+        {"pkg": star, "pkg._c": "x = 1"},
+        {"pkg": star, "pkg._c": "x = 1\npart = 1", "pkg.part": ""},
+        {"pkg": star, "pkg._c": "", "pkg.part": ""},
+        {"pkg": star, "pkg._c": ""},
+        compiled="pkg._c",
+    )
+
+    answer = index.ask("pkg.part")
+
+    assert (answer.absent, answer.present, answer.unknown) == ({"1.0"}, {"2.0", "3.0"}, {"4.0"})
+
+
 def test_a_stub_that_only_names_a_class_of_a_compiled_module_says_nothing_of_its_members(tmp_path):
     own = "from . import _c\nclass Storage(_c.Base): ..."
     stub = "class Base(object): ...\nclass Other:\n    def f(self): ..."
