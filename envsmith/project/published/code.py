@@ -36,7 +36,7 @@ from envsmith.project.published.refusals import (
     refusals_in_functions,
     warning_at_import,
 )
-from envsmith.project.published.tags import Descent, judge_tags
+from envsmith.project.published.tags import Descent, judge_tags, tags_asked
 
 # Who asks whether a package is there may ask for a later release of it: such code is held to what went, not to what came.
 _NEVER = dt.date.min.isoformat()
@@ -207,10 +207,11 @@ def _when_called(
     unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard.beside(releases))]
     once = {(place.use.chain, place.use.arguments, place.use.call): place for place in unguarded}
     uses = tuple(reversed(once.values()))
-    with names_of(uses) as (published_names, doubtful):
+    tags = [*tags_asked(descents)]
+    with names_of([*uses, *tags]) as (published_names, doubtful):
 
         def judged(day: str, *, asks: bool) -> Sequence[Finding]:
-            places = (place for place in doubtful if is_guarded(place.use.guard) is asks)
+            places = (each for each in doubtful if each not in tags and is_guarded(each.use.guard) is asks)
             return judge_uses(replace(code, uses=tuple(places)), versions, published_names, written=day).findings
 
         findings = [*judged(written, asks=False), *judged(_NEVER, asks=True)]

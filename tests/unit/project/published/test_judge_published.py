@@ -1007,20 +1007,54 @@ def test_a_member_of_a_base_class_that_stands_behind_classes_of_other_modules_is
     assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
 
 
-def test_an_estimator_that_gives_no_tags_is_a_warning_where_scikit_learn_asks_for_them():
-    source = "from sklearn.base import ClassifierMixin\nclass Net:\n    ...\nclass Classifier(Net, ClassifierMixin):\n    ...\n"
-    body = "class ClassifierMixin:\n    def {}(self): ..."
+def scikit_learn(*bodies: tuple[str, str, str]) -> Index:
+    """Return an index of scikit-learn, of each release with the method of its mixin and a function of its tags."""
     index = Index()
-    for version, method in (("1.5.2", "score"), ("1.6.0", "__sklearn_tags__")):
-        index.release(version, {"sklearn/__init__.py": "", "sklearn/base.py": body.format(method)})
-    packages = Packages(index_of("1.2", source=source), index)
+    for version, method, function in bodies:
+        base = f"class BaseEstimator:\n    ...\nclass ClassifierMixin:\n    def {method}(self): ...\n"
+        tags = f"def {function}(estimator): ...\n"
+        files = {"sklearn/utils/__init__.py": "", "sklearn/utils/_tags.py": tags, "sklearn/base.py": base}
+        index.release(version, {"sklearn/__init__.py": "", **files})
+    return index
+
+
+@pytest.mark.parametrize(
+    ("source", "described", "versions"),
+    [
+        (
+            "class Net:\n    ...\nclass One(Net, ClassifierMixin):\n    ...\n",
+            "and without BaseEstimator",
+            "1.6.0 1.7.0",
+        ),
+        (
+            "class Net(BaseEstimator):\n    def _more_tags(self): ...\nclass One(Net, ClassifierMixin):\n    ...\n",
+            "and BaseEstimator before it",
+            "1.6.0",
+        ),
+        ("class Net(BaseEstimator):\n    ...\nclass One(Net, ClassifierMixin):\n    ...\n", "", ""),
+        ("class One(ClassifierMixin, BaseEstimator):\n    def _more_tags(self): ...\n", "", ""),
+        ("class One(ClassifierMixin):\n    def __sklearn_tags__(self): ...\n", "", ""),
+    ],
+)
+def test_an_estimator_that_gives_no_tags_is_a_warning_where_scikit_learn_asks_for_them(source, described, versions):
+    head = "try:\n    from sklearn.base import BaseEstimator, ClassifierMixin\nexcept ImportError:\n    pass\n"
+    index = scikit_learn(
+        ("1.5.2", "score", "_safe_tags"),
+        ("1.6.0", "__sklearn_tags__", "_find_tags_provider"),
+        ("1.7.0", "__sklearn_tags__", "get_tags"),
+    )
+    packages = Packages(index_of("1.2", source=head + source), index)
     packages.by_name = {"scikit-learn": index, "nobody-knows": packages.by_name["nobody-knows"]}
 
-    [finding] = judged(packages, "nobody-knows==1.2 scikit-learn==1.6.0").findings
+    findings = {
+        v: judged(packages, f"nobody-knows==1.2 scikit-learn=={v}").findings for v in ("1.5.2", "1.6.0", "1.7.0")
+    }
 
-    assert (finding.rule, finding.needs) == ("release-uses", {"scikit-learn": "<1.6"})
-    assert "defines Classifier with sklearn.base.ClassifierMixin and without BaseEstimator" in finding.message
-    assert judged(packages, "nobody-knows==1.2 scikit-learn==1.5.2").findings == ()
+    told = {version: finding for version, of_version in findings.items() for finding in of_version}
+    assert [*told] == versions.split()
+    for finding in told.values():
+        assert (finding.rule, finding.needs) == ("release-uses", {"scikit-learn": "<1.6"})
+        assert f"defines One with sklearn.base.ClassifierMixin {described}: " in finding.message
 
 
 @pytest.mark.parametrize(
