@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import zipfile
 import zlib
 from collections.abc import Generator, Iterable, Iterator
@@ -209,6 +210,12 @@ class RemoteWheel:
         """Return up to ``limit`` members with ``kind`` in their name and fewer than ``below`` bytes, largest first."""
         members = [i for i in self._zip.infolist() if kind in i.filename.rpartition("/")[2] and i.compress_size < below]
         return [i.filename for i in sorted(members, key=lambda i: -i.compress_size)[:limit]]
+
+    def smallest(self, names: Iterable[str], size: int) -> list[str]:
+        """Return the smallest of some members, as many as have up to ``size`` bytes together in the archive."""
+        members = sorted(map(self._info, names), key=lambda info: info.compress_size)
+        totals = itertools.accumulate(info.compress_size for info in members)
+        return [info.filename for info, total in zip(members, totals, strict=True) if total <= size]
 
     def read(self, name: str, *, max_bytes: int) -> bytes:
         """Read a member, which is refused when it unpacks to more than ``max_bytes``, whatever its header says.

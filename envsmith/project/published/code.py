@@ -30,6 +30,7 @@ from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_us
 from envsmith.project.published.names import names_with_published
 from envsmith.project.published.protos import PROTOBUF, refused_protos
 from envsmith.project.published.refusals import (
+    OTHER_DEVICE,
     SettledRelease,
     refusal_at_import,
     refusal_before_use,
@@ -185,12 +186,6 @@ def _when_called(
 ) -> list[Finding]:
     """Return what code of it takes that may never run: each name once. Only the ``named`` sources are read."""
     releases, names = by_distribution(versions), NameIndex.installed()
-    sources = [SourceText(path=path, text=texts[path]) for path in named if is_of_package(path)]
-    sizes = itertools.accumulate(len(source.text) for source in sources)
-    read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
-    files = ProjectSources(
-        root=Path(), sources=read, files=frozenset()
-    )  # installed: no folder of it stands before a package
     classes, descents = OwnClasses(texts, settled.parse), list[Descent]()
 
     def remembered(path: str, node: ast.ClassDef) -> Ancestors | None:
@@ -199,12 +194,13 @@ def _when_called(
         return ancestors
 
     code = read_project_uses(
-        files,
+        _installed(texts, named),
         lambda name: names.distribution_of(name) is not None,
         parse=settled.parse,
         ancestors=remembered,
     )
-    unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard.beside(releases))]
+    uses_here = (place for place in reversed(code.uses) if not _is_for_another_device(place))
+    unguarded = [place for place in uses_here if not is_guarded(place.use.guard.beside(releases))]
     once = {(place.use.chain, place.use.arguments, place.use.call): place for place in unguarded}
     uses = tuple(reversed(once.values()))
     tags = [*tags_asked(descents)]
@@ -220,18 +216,58 @@ def _when_called(
     return [*findings, *untagged, *overrides][:_SHOWN]
 
 
+def _is_for_another_device(place: UsePlace) -> bool:
+    """Return whether code that may never run takes what no device of CUDA needs (``torch.xpu.synchronize``)."""
+    may_run = place.use.function is not None or place.use.guard.branch
+    names = place.use.chain if may_run else ()
+    return any(map(OTHER_DEVICE.fullmatch, names)) or OTHER_DEVICE.search(place.where) is not None
+
+
 def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]:
     """Return the paths of the sources that import a stated package, or quote a requirement of one."""
-    releases = by_distribution(versions)
-    by_module = distributions_by_module() | NameIndex.installed().roots
-    modules = {module for module, distribution in by_module.items() if distribution in releases}
-    modules |= {name.replace("-", "_") for name in releases}
-    names = b"|".join(re.escape(module).encode() for module in sorted(modules))
-    quoted = b"|".join(name.replace("-", "[-_.]").encode() for name in sorted(releases))
+    names = _module_words(versions)
+    quoted = b"|".join(name.replace("-", "[-_.]").encode() for name in sorted(by_distribution(versions)))
     says = re.compile(
         rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b|['\"](?:%s) ?[<>=!~]=" % (names, names, quoted)
     )
     return [path for path, text in texts.items() if says.search(text)]
+
+
+def takes_what_is_there(texts: Mapping[str, bytes], named: Sequence[str], versions: Mapping[str, str]) -> bool:
+    """Return whether the ``named`` sources, read as they stand, take nothing that the stated versions lack, and ask for none.
+
+    Then nothing else of the release need be read. ``False`` where they take what was not measured.
+    """
+    names, releases, words = NameIndex.installed(), by_distribution(versions), _module_words(versions)
+    asking = re.compile(
+        rb"\b(?:is_)?(?:%s)[^\n]*(?:ersion|greater)|(?:ersion|greater)[^\n]*\b(?:%s)\b" % (words, words)
+    )
+    if any(asking.search(texts[path]) for path in named):
+        return False
+    code = read_project_uses(_installed(texts, named), lambda name: names.distribution_of(name) is not None)
+    by_module = distributions_by_module()
+    taken = {by_module.get(root, normal_name(root)) for root in (place.use.chain[0] for place in code.uses)}
+    if not all(names.has_release(*each) for each in releases.items() if each[0] in taken):
+        return False
+    later = (*judge_refused(code, releases, names), *judge_overrides(code, releases, names, {}))
+    return not (judge_uses(code, versions, names).findings or later)
+
+
+def _installed(texts: Mapping[str, bytes], named: Sequence[str]) -> ProjectSources:
+    """Return the named sources that users run, up to a size. They are installed: no folder stands before a package."""
+    sources = [SourceText(path=path, text=texts[path]) for path in named if is_of_package(path)]
+    sizes = itertools.accumulate(len(source.text) for source in sources)
+    read = tuple(source for source, size in zip(sources, sizes, strict=True) if size <= _MAX_READ)
+    return ProjectSources(root=Path(), sources=read, files=frozenset())
+
+
+def _module_words(versions: Mapping[str, str]) -> bytes:
+    """Return the modules of stated packages, as an alternative of a regular expression."""
+    releases = by_distribution(versions)
+    by_module = distributions_by_module() | NameIndex.installed().roots
+    modules = {module for module, distribution in by_module.items() if distribution in releases}
+    modules |= {name.replace("-", "_") for name in releases}
+    return b"|".join(re.escape(module).encode() for module in sorted(modules))
 
 
 def is_of_package(path: str) -> bool:

@@ -13,7 +13,7 @@ from envsmith.knowledge.symbols.judge_wheel import linking_spec
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.lock.index.array_abi import built_for
 from envsmith.lock.index.asked_names import twice
-from envsmith.lock.index.compiled import read_compiled
+from envsmith.lock.index.compiled import library_names, read_compiled
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.remote_wheel import RemoteWheel
 from envsmith.model.finding import Finding
@@ -59,16 +59,21 @@ class CompiledRelease:
     def not_linking(self, torch: str, platform: str) -> list[Finding]:
         """Return that one of its files needs symbols of torch which the stated one does not export.
 
-        Files whose names differ in numbers alone are one file for several releases of something: one of them may load.
+        Of a large wheel its smaller files are read. Files whose names differ in numbers alone are one file for several
+        releases of something: one of them may load.
         """
         table = SymbolTable(find_matrix() / "symbols")
         build = table.nearest(torch, platform)
-        if build is None or (self.file.size or 0) > _MAX_READ:
+        if build is None:
             return []
-        with RemoteWheel(self.fetcher, self.file.url, budget=_MAX_READ) as wheel:
-            needs = needs_of(self.file.filename, self.file.sha256, read_compiled(wheel))
+        with RemoteWheel(self.fetcher, self.file.url, budget=2 * _MAX_READ) as wheel:
+            libraries = library_names(wheel)
+            read = wheel.smallest(libraries, _MAX_READ)
+            needs = needs_of(self.file.filename, self.file.sha256, read_compiled(wheel, select=read.__contains__))
+        unread = {name.rpartition("/")[2] for name in libraries if name not in read}
+        whole = {member.name for member in needs.members if unread.isdisjoint(member.libraries)}
         (fit,) = fits(needs, table, [build])
-        symbols = {missing.member: missing.symbols[0] for missing in fit.missing if missing.symbols}
+        symbols = {each.member: each.symbols[0] for each in fit.missing if each.symbols and each.member in whole}
         loading = {_DIGITS.sub("", member.name) for member in needs.members if member.name not in symbols}
         member = next((name for name in symbols if _DIGITS.sub("", name) not in loading), None)
         if member is None:

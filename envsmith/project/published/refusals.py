@@ -30,9 +30,12 @@ _USE = rb"^\s*(?:from|import)\b[^\n#]*\b%s\b|^(?!\s*(?:async |class |def ))[^\n#
 # Packages of which a release is there wherever functions of others run.
 _PRESENT = frozenset({"torch", "torch_cuda", "cuda", "tokenizers", "safetensors"})
 _AVAILABLE = re.compile(r"\bis_(\w+)_available")
-_DEVICE = re.compile(r"(?<![a-z])(?:darwin|hip|hpu|mlu|mps|musa|npu|rocm|tpu|win32|xla|xpu)(?![a-z])", re.IGNORECASE)
+# What code says that runs on no device of CUDA.
+OTHER_DEVICE = re.compile(
+    r"(?<![a-z])(?:amd|darwin|hip|hpu|mlu|mps|mtia|musa|npu|rocm|tpu|win32|xla|xpu)(?![a-z])", re.IGNORECASE
+)
 # Paths of code that no user runs, or none on a device of CUDA.
-_ASIDE = re.compile(rf"/scripts/|{_DEVICE.pattern}", re.IGNORECASE)
+_ASIDE = re.compile(rf"/scripts/|{OTHER_DEVICE.pattern}", re.IGNORECASE)
 _TEST = re.compile(r"_?[tT]est")
 
 
@@ -150,7 +153,7 @@ def _wanted(tree: ast.Module, line: int) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and any(_has(part, line) for part in node.body):
             test = ast.unparse(node.test)
-            yield from _DEVICE.findall(test)
+            yield from OTHER_DEVICE.findall(test)
             yield from _AVAILABLE.findall(test)
 
 

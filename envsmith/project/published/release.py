@@ -20,7 +20,7 @@ from envsmith.model.finding import Finding
 from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
-from envsmith.project.published.code import PublishedRelease, lacking, naming
+from envsmith.project.published.code import PublishedRelease, lacking, naming, takes_what_is_there
 from envsmith.project.published.later import Declared, barred_later
 from envsmith.project.published.metadata import refused_requirements
 from envsmith.project.published.python import refused_by_python
@@ -211,6 +211,8 @@ class IndexRelease:
         size = sum(len(texts[path]) for path in named)
         is_stopped = any(each.severity is Severity.ERROR for each in refused)
         if is_stopped or not size or (is_measured and size > _MAX_MEASURED):
+            return refused
+        if is_measured and takes_what_is_there(texts, named, others):
             return refused
         return [*refused, *lacking(release, settled, self._packages, named=named, unread=unread)]
 

@@ -20,8 +20,13 @@ _NEW = "_ZNK3c107SymBool14guard_or_falseEPKcl"
 _WHEEL = "nobody_knows-1.2-cp312-cp312-manylinux_2_28_x86_64.whl"
 
 
-def release(folder: Path, libraries: dict[str, str]) -> CompiledRelease:
-    """Return a release whose libraries call one function each, ``""`` for none."""
+def release(
+    folder: Path, libraries: dict[str, str], *, large: str = "", linked: tuple[str, ...] = ()
+) -> CompiledRelease:
+    """Return a release whose libraries call one function each, ``""`` for none.
+
+    ``large`` is one of more bytes than are read, to which those after it are ``linked``.
+    """
     if shutil.which("gcc") is None:
         pytest.skip("no gcc on this machine")
     buffer = io.BytesIO()
@@ -31,8 +36,9 @@ def release(folder: Path, libraries: dict[str, str]) -> CompiledRelease:
             source.write_text(
                 f"extern void {symbol}(void);\nvoid run(void) {{ {symbol}(); }}\n" if symbol else "int x;"
             )
-            subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, source], check=True, timeout=60)
-            archive.write(target, f"nobody_knows/{name}.so")
+            others = [f"-L{folder}", "-Wl,--no-as-needed", f"-l:{large}.so"] if name in linked else []
+            subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, source, *others], check=True, timeout=60)
+            archive.writestr(f"nobody_knows/{name}.so", target.read_bytes() + bytes((25 << 20) * (name == large)))
     return CompiledRelease(
         name="nobody-knows",
         version="1.2",
@@ -54,6 +60,16 @@ def test_a_file_that_needs_what_the_stated_torch_does_not_export_is_a_warning(tm
     )
     assert finding.needs["torch"].startswith(">=2.8.0")
     assert compiled.not_linking("2.8.0", "linux-64") == []
+
+
+def test_of_a_large_wheel_the_files_that_stand_for_themselves_are_read(tmp_path):
+    alone = release(tmp_path, {"flash": _NEW, "common": _NEW}, large="flash")
+    linked = release(tmp_path, {"flash": "", "common": _NEW}, large="flash", linked=("common",))
+
+    [finding] = alone.not_linking("2.7.0", "linux-64")
+
+    assert "nobody_knows/common.so needs" in finding.message
+    assert linked.not_linking("2.7.0", "linux-64") == []
 
 
 def test_of_files_for_several_releases_one_that_loads_is_enough(tmp_path):

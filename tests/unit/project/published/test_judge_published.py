@@ -307,7 +307,10 @@ def test_no_star_import_brings_a_module_that_an_import_goes_through():
 def test_a_name_that_no_release_has_is_no_error():
     user = index_of("1.2", source="from some_library import made_later")
 
-    assert judged(Packages(user, library("x = 1", "y = 1")), "nobody-knows==1.2 some-library==2.1").findings == ()
+    [finding] = judged(Packages(user, library("x = 1", "y = 1")), "nobody-knows==1.2 some-library==2.1").findings
+
+    assert (finding.rule, finding.severity) == ("release-uses", Severity.WARNING)
+    assert finding.message.endswith("which some-library 2.1 does not have: no release does")
 
 
 @pytest.mark.parametrize(
@@ -362,6 +365,17 @@ def test_what_only_a_function_of_it_takes_is_a_warning_said_once():
     assert judgement.findings[0].message.startswith(
         "nobody-knows 1.2 fails where this runs: nobody_knows/__init__.py:2 takes transformers.AutoModelWithLMHead"
     )
+
+
+def test_what_only_another_device_takes_is_not_told_but_where_every_import_takes_it():
+    of_function = index_of("1.2", source="import torch\ndef free():\n    torch.xpu.empty_cache()\n")
+    of_import = index_of("1.2", source="import torch\nfree = torch.xpu.empty_cache\n")
+    of_import.days["1.2"] = of_function.days["1.2"] = "2024-06-01"
+
+    later, first = (judged(index, "nobody-knows==1.2 torch==2.2.0").findings for index in (of_function, of_import))
+
+    assert later == ()
+    assert [(f.rule, f.severity) for f in first] == [("release-takes", Severity.ERROR)]
 
 
 def test_what_a_wheel_installs_beside_its_root_is_called_too_but_no_example():
