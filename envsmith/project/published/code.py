@@ -48,7 +48,7 @@ _MAX_READ = 8 << 20
 # The names that are asked for what places take, and the places that are asked for.
 _NamesOf = Callable[[Sequence[UsePlace]], AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]]
 # Folders whose code no user runs.
-_ASIDE = frozenset({"benchmarks", "conftest", "examples", "test", "tests"})
+_ASIDE = frozenset({"benchmark", "benchmarks", "conftest", "examples", "prototype", "test", "tests"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

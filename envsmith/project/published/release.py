@@ -152,7 +152,11 @@ class IndexRelease:
     def barred(self, versions: Mapping[str, str], platform: Platform, among: Container[str]) -> Iterator[Finding]:
         """Yield a warning for each release ``among`` the stated ones that a later release of it bars, out meanwhile."""
         stated, python = stated_releases(versions), stated_python(versions)
-        others = {name: release for name, (of, release) in stated.items() if of in among and of != self.name}
+        others = {
+            name: release
+            for name, (of, release) in stated.items()
+            if of in among and normal_name(of) != normal_name(self.name)
+        }
         bounds = barred_later(
             self._text,
             self._files,
@@ -184,7 +188,8 @@ class IndexRelease:
         """
         file = self._file
         strangers = {user.name for user in self._users if user.project not in self.required}
-        others = {name: version for name, version in versions.items() if name not in {self.name, *strangers}}
+        aside = {normal_name(name) for name in (self.name, *strangers)}
+        others = {name: version for name, version in versions.items() if normal_name(name) not in aside}
         if not others or (not file.is_wheel and (file.size or 0) > _MAX_SDIST):
             return []
         with open_archive(self._fetcher, file) as archive:

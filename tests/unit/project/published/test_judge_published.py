@@ -367,6 +367,17 @@ def test_what_only_a_function_of_it_takes_is_a_warning_said_once():
     )
 
 
+def test_of_itself_a_release_takes_nothing_however_its_name_is_written():
+    index = index_of(
+        "1.2", source="import numpy\nimport nobody_knows.made_by_setup\ndef f():\n    nobody_knows.gone.g()\n"
+    )
+    index.release(
+        "1.1", {"nobody_knows/__init__.py": "", "nobody_knows/gone.py": "", "nobody_knows/made_by_setup.py": ""}
+    )
+
+    assert judged(index, "Nobody-Knows==1.2 numpy==2.0.0").findings == ()
+
+
 def test_what_only_another_device_takes_is_not_told_but_where_every_import_takes_it():
     of_function = index_of("1.2", source="import torch\ndef free():\n    torch.xpu.empty_cache()\n")
     of_import = index_of("1.2", source="import torch\nfree = torch.xpu.empty_cache\n")
