@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from envsmith.knowledge.graph.given_arguments import given_arguments
+from envsmith.knowledge.graph.given_arguments import GivenArguments, given_arguments
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence, short_spec_of
 from envsmith.knowledge.names.signature_text import positional
@@ -47,9 +47,15 @@ def judge_overrides(
         if has(method, version) and (misfit := _misfit(override.text, method, version, index)):
             one = assumed.get(method.distribution)
             words = f"{version}, {one.words}," if one else version
-            row = given_arguments().get(method.path)
+            row = _given(method.path, index)
             calls = row.evidence if row and misfit.is_given else ()
             yield _finding(place, misfit, method, words, (*calls, *index.evidence(method.distribution, version)))
+
+
+def _given(path: str, index: NameIndex) -> GivenArguments | None:
+    """Return what is known to be given to a method, by the path that code takes it by or by that of its definition."""
+    rows = given_arguments()
+    return rows.get(path) or rows.get(index.definition(path))
 
 
 def _misfit(text: str, method: Presence, version: str, index: NameIndex) -> _Misfit | None:
@@ -61,7 +67,7 @@ def _misfit(text: str, method: Presence, version: str, index: NameIndex) -> _Mis
     states = {argument: (answer, has(answer, version)) for argument, answer in answers.items() if answer}
     own, required = named(text), [word for word in positional(words) if not word.endswith("=")]
     lacking = {name: answer.absent for name, (answer, state) in states.items() if state and name not in own}
-    row = given_arguments().get(method.path)
+    row = _given(method.path, index)
     must = {name for name in lacking if (row and name in row.gives) or version not in index.optional(method.path, name)}
     renamed = {word.removesuffix("=") for word in positional(words)} - states.keys()
     if len(must) > len(renamed) and not {"*", "**"} & {*words}:

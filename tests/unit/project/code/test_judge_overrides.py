@@ -43,6 +43,15 @@ def test_a_method_that_does_not_take_what_the_release_gives_it_is_a_warning(tmp_
     assert dict(finding.needs) == {"transformers": spec}
 
 
+def test_what_is_given_is_known_by_whatever_path_the_class_is_imported(tmp_path):
+    code = "from lightning.pytorch.plugins.io import CheckpointIO\nclass Own(CheckpointIO):\n    def load_checkpoint(self, path, map_location=None): ..."
+
+    (finding,) = judged(tmp_path, code, lightning=Assumed(version="2.6.0"))
+
+    assert "does not take weights_only, which lightning 2.6.0" in finding.message
+    assert judged(tmp_path, code, lightning=Assumed(version="2.5.6")) == []
+
+
 def test_a_method_that_wants_what_the_release_no_longer_gives_is_a_warning(tmp_path):
     code = "import pytorch_lightning as pl\nclass Own(pl.Callback):\n    def on_train_epoch_end(self, trainer, pl_module, outputs): ..."
     (finding,) = judged(tmp_path, code)
