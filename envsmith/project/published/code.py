@@ -246,11 +246,11 @@ def takes_what_is_there(texts: Mapping[str, bytes], named: Sequence[str], versio
         return False
     code = read_project_uses(_installed(texts, named), lambda name: names.distribution_of(name) is not None)
     by_module = distributions_by_module()
-    taken = {by_module.get(root, normal_name(root)) for root in (place.use.chain[0] for place in code.uses)}
-    if not all(names.has_release(*each) for each in releases.items() if each[0] in taken):
+    projects = {by_module.get(root, normal_name(root)) for root in (place.use.chain[0] for place in code.uses)}
+    if not all(names.has_release(*each) for each in releases.items() if each[0] in projects):
         return False
-    later = (*judge_refused(code, releases, names), *judge_overrides(code, releases, names, {}))
-    return not (judge_uses(code, versions, names).findings or later)
+    methods = (*judge_refused(code, releases, names), *judge_overrides(code, releases, names, {}))
+    return not (judge_uses(code, versions, names).findings or methods)
 
 
 def _installed(texts: Mapping[str, bytes], named: Sequence[str]) -> ProjectSources:

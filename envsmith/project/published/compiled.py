@@ -68,9 +68,9 @@ class CompiledRelease:
             return []
         with RemoteWheel(self.fetcher, self.file.url, budget=2 * _MAX_READ) as wheel:
             libraries = library_names(wheel)
-            read = wheel.smallest(libraries, _MAX_READ)
-            needs = needs_of(self.file.filename, self.file.sha256, read_compiled(wheel, select=read.__contains__))
-        unread = {name.rpartition("/")[2] for name in libraries if name not in read}
+            members = wheel.smallest(libraries, _MAX_READ)
+            needs = needs_of(self.file.filename, self.file.sha256, read_compiled(wheel, select=members.__contains__))
+        unread = {name.rpartition("/")[2] for name in libraries if name not in members}
         whole = {member.name for member in needs.members if unread.isdisjoint(member.libraries)}
         (fit,) = fits(needs, table, [build])
         symbols = {each.member: each.symbols[0] for each in fit.missing if each.symbols and each.member in whole}
