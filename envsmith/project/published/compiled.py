@@ -71,9 +71,9 @@ class CompiledRelease:
             members = wheel.smallest(libraries, _MAX_READ)
             needs = needs_of(self.file.filename, self.file.sha256, read_compiled(wheel, select=members.__contains__))
         unread = {name.rpartition("/")[2] for name in libraries if name not in members}
-        whole = {member.name for member in needs.members if unread.isdisjoint(member.libraries)}
+        candidates = {member.name for member in needs.members if unread.isdisjoint(member.libraries)}
         (fit,) = fits(needs, table, [build])
-        symbols = {each.member: each.symbols[0] for each in fit.missing if each.symbols and each.member in whole}
+        symbols = {each.member: each.symbols[0] for each in fit.missing if each.symbols and each.member in candidates}
         loading = {_DIGITS.sub("", member.name) for member in needs.members if member.name not in symbols}
         member = next((name for name in symbols if _DIGITS.sub("", name) not in loading), None)
         if member is None:
