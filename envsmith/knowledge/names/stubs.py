@@ -15,13 +15,20 @@ def additions(stub: Iterable[str], source: frozenset[str], compiled: Collection[
     """Return the lines of a stub that hold where the module has a source with those lines.
 
     The source decides which names exist. The stub counts for what the source makes at run time, for the signature of
-    what the source binds to a value, and for what it takes from ``compiled`` modules.
+    what the source binds to a value, and for what it takes from ``compiled`` modules. A class of which the stub lists
+    more members than the source writes is given them elsewhere.
     """
     if _OPEN in source:
         return frozenset(stub)
     bodies = [(name, body.lstrip("?+-")) for name, _, body in (line.partition(" ") for line in source)]
     vague = {name for name, body in bodies if body in {"=", "~"} or body[1:].partition(":")[0] in compiled}
-    return frozenset(line for line in stub if line.partition(" ")[0].partition(".")[0] in vague)
+    names = {name for name, _ in bodies}
+    members = {name for name, _, body in (line.partition(" ") for line in stub) if "." in name and name not in names}
+    made = {owner for owner in (name.rpartition(".")[0] for name in members) if owner in names - vague}
+    return frozenset(
+        {line for line in stub if line.partition(" ")[0].partition(".")[0] in vague}
+        | {f"{owner}.* ?" for owner in made}
+    )
 
 
 def without_types(tree: ast.Module) -> ast.Module:

@@ -272,4 +272,5 @@ def _module_words(versions: Mapping[str, str]) -> bytes:
 
 def is_of_package(path: str) -> bool:
     """Return whether a source is one that users run, and no example or test."""
-    return path.endswith(".py") and not _ASIDE.intersection(path.removesuffix(".py").split("/"))
+    parts = path.removesuffix(".py").split("/")
+    return path.endswith(".py") and not any(part in _ASIDE or part.startswith("test_") for part in parts)

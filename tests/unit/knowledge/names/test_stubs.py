@@ -40,9 +40,21 @@ def test_a_stub_in_the_syntax_of_a_later_python_has_the_names_at_its_left_edge()
 
 def test_the_source_decides_which_names_exist():
     source = lines_of("def f(a): ...\nclass A:\n    def g(self): ...")
-    stub = lines_of("def f(a, b): ...\ndef h(): ...\nclass A:\n    def k(self): ...", stub=True)
+    stub = lines_of(
+        "def f(a, b): ...\ndef h(): ...\nclass A:\n    def g(self, more): ...\nclass B:\n    def k(self): ...",
+        stub=True,
+    )
 
     assert additions(stub, source) == set()
+
+
+def test_a_class_that_has_more_members_in_the_stub_is_given_them_elsewhere():
+    source = lines_of("class Array:\n    def g(self): ...\nclass Other:\n    def k(self): ...")
+    stub = lines_of(
+        "class Array:\n    def g(self): ...\n    def itemsize(self): ...\nclass Other:\n    def k(self): ...", stub=True
+    )
+
+    assert {line.partition(" ")[0] for line in additions(stub, source)} == {"Array.*"}
 
 
 def test_a_stub_has_the_signature_of_what_the_source_binds_to_a_value():
