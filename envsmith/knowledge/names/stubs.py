@@ -24,10 +24,10 @@ def additions(stub: Iterable[str], source: frozenset[str], compiled: Collection[
     vague = {name for name, body in bodies if body in {"=", "~"} or body[1:].partition(":")[0] in compiled}
     names = {name for name, _ in bodies}
     members = {name for name, _, body in (line.partition(" ") for line in stub) if "." in name and name not in names}
-    made = {owner for owner in (name.rpartition(".")[0] for name in members) if owner in names - vague}
+    owners = {owner for owner in (name.rpartition(".")[0] for name in members) if owner in names - vague}
     return frozenset(
         {line for line in stub if line.partition(" ")[0].partition(".")[0] in vague}
-        | {f"{owner}.* ?" for owner in made}
+        | {f"{owner}.* ?" for owner in owners}
     )
 
 
