@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import zlib
 from collections.abc import Iterator
@@ -11,9 +12,9 @@ from contextlib import suppress
 # keep all texts in one, and compressed: then none of them stands alone.
 _OWN = (b"\0__pyx_capi__\0", b"\0cline_in_traceback\0", b"\0__test__\0")
 _NAME = re.compile(rb"([A-Za-z_]\w{0,79})\0", re.ASCII)
-# What zlib writes first (RFC 1950), and the most that is unpacked of one text.
+# What zlib writes first (RFC 1950), and the most that is unpacked: of one text, and how many. A module has one.
 _ZLIB = re.compile(rb"x[\x01\x5e\x9c\xda]")
-_MAX_TEXT = 4 << 20
+_MAX_TEXT, _MOST = 4 << 20, 16
 
 
 def cython_names(content: bytes) -> frozenset[str] | None:
@@ -34,8 +35,8 @@ def may_name(content: bytes, name: str) -> bool:
         return True
     if b"CYTHON_COMPRESS_STRINGS" not in content:
         return False
-    texts = [text for text in _inflated(content) if b"__test__" in text]
-    return not texts or any(word in text for text in texts)
+    texts = [text for text in itertools.islice(_inflated(content), _MOST) if b"__test__" in text]
+    return not texts or any(word in text or len(text) == _MAX_TEXT for text in texts)
 
 
 def _inflated(content: bytes) -> Iterator[bytes]:
