@@ -220,7 +220,11 @@ def _is_for_another_device(place: UsePlace) -> bool:
     """Return whether code that may never run takes what no device of CUDA needs (``torch.xpu.synchronize``)."""
     may_run = place.use.function is not None or place.use.guard.branch
     names = place.use.chain if may_run else ()
-    return any(map(OTHER_DEVICE.fullmatch, names)) or OTHER_DEVICE.search(place.where) is not None
+    # XLA compiles for every device (``jax.interpreters.xla``).
+    return (
+        any(OTHER_DEVICE.fullmatch(name) for name in names if name != "xla")
+        or OTHER_DEVICE.search(place.where) is not None
+    )
 
 
 def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]:

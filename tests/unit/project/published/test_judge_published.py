@@ -367,6 +367,15 @@ def test_what_only_a_function_of_it_takes_is_a_warning_said_once():
     )
 
 
+def test_what_a_compiler_for_all_devices_takes_is_told():
+    user = index_of("1.2", source="def f():\n    from some_library import xla\n    xla.old()\n")
+    packages = Packages(user, library("class xla:\n    def old(): ...", "class xla: ..."))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.1").findings
+
+    assert "takes some_library.xla.old, which some-library 2.1 does not have" in finding.message
+
+
 def test_of_itself_a_release_takes_nothing_however_its_name_is_written():
     index = index_of(
         "1.2", source="import numpy\nimport nobody_knows.made_by_setup\ndef f():\n    nobody_knows.gone.g()\n"
