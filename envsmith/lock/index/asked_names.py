@@ -243,16 +243,17 @@ class AskedNames:
         return self._modules[name]
 
     def may_bind(self, module: str, name: str) -> bool:
-        """Return whether a source of a module has the name, a star import, or what makes names when it runs, or a compiled file may have it."""
+        """Return whether a module may bind a name.
+
+        A source of it has the name, a star import, or what makes names when it runs. Or its compiled file may have it.
+        """
         if module in self._modules:
             return True
-        word, binaries = name.encode(), self._binaries_of(module)
-        sources = {at for at, here in self._sources_of(module).items() if here}
-        binary = {at for at, archive in self._opened.items() if module in archive.compiled}
-        if not sources | binary or any(not (1 << at) & sum(binaries.values()) for at in binary):
+        own, binaries = self._sources_of(module), self._binaries_of(module)
+        compiled = sum(1 << at for at, archive in self._opened.items() if module in archive.compiled)
+        if compiled & ~sum(binaries.values()) or not (compiled or any(own.values())):
             return True
-        members = {member for here in self._sources_of(module).values() for member in here}
-        texts = self._read(members).values()
+        texts, word = self._read({member for here in own.values() for member in here}).values(), name.encode()
         return any(word in text or _MAKES_NAMES.search(text) for text in texts) or any(
             may_name(content, name) for content in binaries
         )
