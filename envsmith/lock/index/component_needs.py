@@ -29,6 +29,16 @@ _LEFT_OUT = re.compile(
 )
 
 
+def extras_of(marker: str) -> list[str]:
+    """Return the extras that a marker names."""
+    return _EXTRA.findall(marker)
+
+
+def is_for_users(extra: str) -> bool:
+    """Return whether an extra is neither for developers of its package nor for hardware other than CUDA's."""
+    return not any(_LEFT_OUT.fullmatch(word) for word in re.split(r"[-_.]", extra.lower()))
+
+
 def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str:
     """Return a specifier as the files spell it: clauses by version, ``>=2.0.6,!=2.0.9,<=2.4.2``, or ``*`` for none.
 
@@ -113,9 +123,8 @@ class ComponentNeeds:
         """
         lines_of: dict[str, list[str]] = {}
         for line in self._about_components():
-            for extra in _EXTRA.findall(line.partition(";")[2]):
-                if not any(_LEFT_OUT.fullmatch(word) for word in re.split(r"[-_.]", extra.lower())):
-                    lines_of.setdefault(extra, []).append(line)
+            for extra in filter(is_for_users, extras_of(line.partition(";")[2])):
+                lines_of.setdefault(extra, []).append(line)
         floors: dict[str, list[Version | None]] = {}
         for extra, lines in lines_of.items():
             for name, spec in replace(self, requires=tuple(lines), extras=(extra,)).everywhere().items():

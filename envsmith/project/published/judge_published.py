@@ -24,6 +24,8 @@ from envsmith.project.published.stated import stated_python, stated_releases
 
 # Failures in a row after which no further release is asked for.
 _FAILURES = 2
+# Rules on what a release says of others beside what it requires.
+_HINTS = frozenset({"release-extra", "release-later"})
 # The extras that releases are stated with, by component or normalised name.
 Extras = Mapping[str, Collection[str]]
 
@@ -114,9 +116,9 @@ def judge_published(
 
 
 def _new(findings: Iterable[Finding], judgement: Judgement) -> Iterator[Finding]:
-    """Yield the findings but what a later release bars of a pair of which the graph knows something."""
-    judged_pairs = [each.components.keys() for each in judgement.findings]
-    return (each for each in findings if each.rule != "release-later" or each.components.keys() not in judged_pairs)
+    """Yield the findings but what an extra or a later release bars of a pair that the graph warns of."""
+    judged_pairs = [each.components.keys() for each in judgement.findings if each.severity is not Severity.NOTE]
+    return (each for each in findings if each.rule not in _HINTS or each.components.keys() not in judged_pairs)
 
 
 def _disagreements(
@@ -152,7 +154,7 @@ def _questions(
         yield from release.contradicted(versions, platform, versions if release.name in extras else subjects)
         if uses:
             yield from uses(release)
-        yield from release.barred(versions, platform, versions if uses else subjects)
+        yield from release.hinted(versions, platform, versions if uses else subjects)
 
     unmeasured = version_graph().unknown_releases(versions)
     measured = _measured(versions, unmeasured)

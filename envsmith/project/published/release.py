@@ -21,6 +21,7 @@ from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.published.code import PublishedRelease, lacking, naming, takes_what_is_there
+from envsmith.project.published.extras import refused_by_extras
 from envsmith.project.published.later import Declared, barred_later
 from envsmith.project.published.metadata import refused_requirements
 from envsmith.project.published.python import refused_by_python
@@ -87,7 +88,7 @@ class IndexRelease:
         finally:
             yield from errors
             faulty = {component for error in errors for component in error.components}
-            yield from self.barred(versions, platform, versions.keys() - faulty)
+            yield from self.hinted(versions, platform, versions.keys() - faulty)
 
     @property
     def required(self) -> frozenset[str]:
@@ -149,19 +150,35 @@ class IndexRelease:
                     stage="install",
                 )
 
-    def barred(self, versions: Mapping[str, str], platform: Platform, among: Container[str]) -> Iterator[Finding]:
-        """Yield a warning for each release ``among`` the stated ones that a later release of it bars, out meanwhile."""
+    def hinted(self, versions: Mapping[str, str], platform: Platform, among: Container[str]) -> Iterator[Finding]:
+        """Yield a warning for each release ``among`` the stated ones that an extra or a later release of it bars."""
         stated, python = stated_releases(versions), stated_python(versions)
         others = {
             name: release
             for name, (of, release) in stated.items()
             if of in among and normal_name(of) != normal_name(self.name)
         }
+        pythons = [python] if python else PYTHONS
+        with suppress(NetworkError, ContentError):
+            free = {name: others[name] for name in others.keys() - self.declared(python, platform).keys()}
+            for each in refused_by_extras(self._read_facts(), free, pythons, platform, self.project):
+                component, present = stated[each.distribution]
+                yield Finding(
+                    rule="release-extra",
+                    severity=Severity.WARNING,
+                    components={self.name: self.version, component: str(present)},
+                    needs={component: str(each.bound)},
+                    message=f"{self.name} {self.version} declares {component} {each.bound} for its extra {each.extra}; "
+                    f"{component} {present} is there",
+                    evidence=(self.declaration,),
+                    fix=f"Install {component}{each.bound}, or another release of {self.name}.",
+                    stage="import",
+                )
         bounds = barred_later(
             self._text,
             self._files,
             others,
-            lambda file: declared(read_release(self._fetcher, file), [python] if python else PYTHONS, platform),
+            lambda file: declared(read_release(self._fetcher, file), pythons, platform),
             lambda name: days_of(self._packages, name, *stated[name]),
         )
         for bound in bounds:

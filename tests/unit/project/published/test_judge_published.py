@@ -61,7 +61,7 @@ def test_what_is_met_is_silent_also_by_a_build_of_torch():
 @pytest.mark.parametrize(
     ("line", "python", "count"),
     [
-        ('numpy<2 ; extra == "old"', "3.11", 0),
+        ('numpy<2 ; extra == "dev"', "3.11", 0),
         ('numpy<2 ; sys_platform == "win32"', "3.11", 0),
         ('numpy<2 ; python_version < "3.12"', "3.11", 1),
         ('numpy<2 ; python_version < "3.10"', "3.11", 0),
@@ -71,6 +71,34 @@ def test_a_requirement_counts_where_its_marker_holds(line, python, count):
     index = index_of("1.2", f"Requires-Dist: {line}")
 
     assert len(judged(index, f"nobody-knows==1.2 numpy==2.1.0 python=={python}").findings) == count
+
+
+@pytest.mark.parametrize(
+    ("lines", "count"),
+    [
+        (['transformers==4.48.3; extra == "serve"'], 1),
+        (['transformers==4.49.1; extra == "serve"'], 0),  # a patch release of what its author tried
+        (['transformers==4.48.3; extra == "dev"'], 0),
+        (['transformers<4.48; extra == "serve"', 'transformers>=4.48; extra == "train"'], 0),
+        (['transformers<4.48; extra == "serve"', 'transformers<4.40; extra == "train"'], 1),
+        (['transformers<4.48; extra == "serve"', "transformers"], 0),  # what it takes itself has no bound
+        (['transformers<4.48; extra == "serve" and platform_machine == "aarch64"'], 0),
+    ],
+)
+def test_a_release_that_no_extra_takes_of_those_that_ask_for_it_is_a_warning(lines, count):
+    index = index_of("1.2", "\n".join(f"Requires-Dist: {line}" for line in lines))
+
+    findings = judged(index, "nobody-knows==1.2 transformers==4.49.0").findings
+
+    assert [(f.rule, f.severity) for f in findings] == [("release-extra", Severity.WARNING)] * count
+
+
+def test_an_extra_that_is_stated_is_no_hint_but_what_the_release_declares():
+    index = index_of("1.2", 'Requires-Dist: transformers==4.48.3; extra == "serve"')
+
+    [finding] = judged(index, "nobody-knows[serve]==1.2 transformers==4.49.0").findings
+
+    assert (finding.rule, finding.severity) == ("release-declares", Severity.ERROR)
 
 
 def test_a_requirement_that_nobody_can_read_does_not_hide_what_its_code_takes():
@@ -874,7 +902,7 @@ def test_what_an_extra_asks_for_counts_where_the_release_is_stated_with_it():
 
     assert (finding.rule, finding.needs) == ("release-declares", {"transformers": "<4"})
     assert finding.message.startswith("first[models] 1.2 declares")
-    assert judged(packages, "first==1.2 transformers==4.56.1").findings == ()
+    assert [f.rule for f in judged(packages, "first==1.2 transformers==4.56.1").findings] == ["release-extra"]
 
 
 def test_what_an_extra_of_a_measured_release_asks_for_counts():
