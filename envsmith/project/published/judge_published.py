@@ -99,6 +99,8 @@ def judge_published(
                 with suppress(NetworkError, ContentError):
                     declarations[release] = release.declared(stated_python(versions), platform)
                 findings.extend(_new(question.answer(release), judgement))  # as far as they come
+                if not question.measured:
+                    findings.extend(_of_inferred(release, judgement.inferred, versions, platform))
                 of = f"what {question.name} {question.version} takes of"
                 unknown.extend(f"{of} {unread}" for unread in dict.fromkeys(release.unread))
             elif not question.measured:
@@ -119,6 +121,20 @@ def _new(findings: Iterable[Finding], judgement: Judgement) -> Iterator[Finding]
     """Yield the findings but what an extra or a later release bars of a pair that the graph warns of."""
     judged_pairs = [each.components.keys() for each in judgement.findings if each.severity is not Severity.NOTE]
     return (each for each in findings if each.rule not in _HINTS or each.components.keys() not in judged_pairs)
+
+
+def _of_inferred(
+    release: IndexRelease, inferred: Mapping[str, str], versions: Mapping[str, str], platform: Platform
+) -> Iterator[Finding]:
+    """Yield a warning for what a release declares and a component contradicts that comes with the stated torch."""
+    brought = inferred.keys() - versions.keys() if "torch" in versions else ()
+    for finding in release.contradicted({**inferred, **versions}, platform, brought):
+        yield replace(
+            finding,
+            severity=Severity.WARNING,
+            components={release.name: release.version, "torch": versions["torch"]},
+            message=f"{finding.message}, which comes with torch {versions['torch']}",
+        )
 
 
 def _disagreements(

@@ -101,6 +101,21 @@ def test_an_extra_that_is_stated_is_no_hint_but_what_the_release_declares():
     assert (finding.rule, finding.severity) == ("release-declares", Severity.ERROR)
 
 
+@pytest.mark.parametrize(("torch", "count"), [("2.5.1", 1), ("2.3.1", 0)])
+def test_a_requirement_that_what_comes_with_torch_does_not_meet_is_a_warning(torch, count):
+    index = index_of("1.2", "Requires-Dist: triton<3")
+    earlier = Judgement(status="unknown", inferred={"triton": {"2.5.1": "3.1.0", "2.3.1": "2.3.1"}[torch]})
+
+    findings = judged(index, f"nobody-knows==1.2 torch=={torch}", earlier).findings
+
+    assert [(f.severity, f.message) for f in findings] == [
+        (
+            Severity.WARNING,
+            f"nobody-knows 1.2 declares triton <3; triton 3.1.0 is there, which comes with torch {torch}",
+        )
+    ] * count
+
+
 def test_a_requirement_that_nobody_can_read_does_not_hide_what_its_code_takes():
     index = index_of("1.2", "Requires-Dist: pytz (>dev)", source="from transformers import AutoModelWithLMHead\n")
 
