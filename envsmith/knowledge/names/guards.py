@@ -14,7 +14,8 @@ from envsmith.model.project_name import normal_name
 
 AVAILABLE = re.compile(r"(?:\w+\.)*_?is_(\w+)_available")
 TYPE_ERRORS = frozenset({"TypeError", "Exception", "BaseException"})
-_CATCHES = frozenset({"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"})
+_MEMBER_ERRORS = frozenset({"AttributeError", "Exception", "BaseException"})
+_CATCHES = _MEMBER_ERRORS | {"ImportError", "ModuleNotFoundError"}
 
 
 class Test(NamedTuple):
@@ -30,10 +31,12 @@ class Guard:
     """``caught``: a handler takes the failure. ``version``: a condition asks for it. ``branch``: another condition.
 
     ``fits``: a handler takes what a call does not accept. ``available`` are packages that a condition wants to be there (``is_accelerate_available()``). ``nested``: in a
-    function inside of another one, which may never be called.
+    function inside of another one, which may never be called. ``imported``: where a handler takes the failure of imports
+    alone, the modules and names that are imported there.
     """
 
     caught: bool = False
+    imported: frozenset[Chain] | None = None
     fits: bool = False
     version: bool = False
     branch: bool = False
@@ -45,6 +48,25 @@ class Guard:
     def asks(self) -> bool:
         """Return whether the code itself asks for a version or a package, or takes the failure."""
         return self.caught or self.version or bool(self.available)
+
+    def within(self, node: ast.Try) -> Guard:
+        """Return what stands around the body of an attempt."""
+        takes_members, takes_imports = catches(node, _MEMBER_ERRORS), catches(node)
+        imported = None if takes_members else self.imported
+        if takes_imports and not takes_members and not (self.caught and imported is None):
+            imported = _imported(node) | (imported or frozenset())
+        fits = self.fits or catches(node, TYPE_ERRORS)
+        return replace(self, caught=self.caught or takes_imports, imported=imported, fits=fits)
+
+    def of_member(self, chain: Chain) -> Guard:
+        """Return what stands around what is taken of a name. ``except ImportError`` does not take ``np.bool8`` that is gone.
+
+        It does where what is missing may lie in an import of more than a root, which fails first.
+        """
+        names = self.imported
+        if names is None or any(len(each) > 1 and chain[: len(each)] == each for each in names):
+            return self
+        return replace(self, caught=False)
 
     def beside(self, present: Container[str]) -> Guard:
         """Return what is left of it where packages are there: ``is_peft_available()`` asks for nothing beside peft."""
@@ -63,6 +85,17 @@ def catches(node: ast.Try, errors: frozenset[str] = _CATCHES) -> bool:
         if parts & errors:
             return not isinstance(handler.body[-1], ast.Raise)
     return False
+
+
+def _imported(node: ast.Try) -> frozenset[Chain]:
+    """Return the modules and names of other packages that the body of an attempt imports."""
+    chains: set[Chain] = set()
+    for statement in (each for child in node.body for each in ast.walk(child)):
+        if isinstance(statement, ast.Import):
+            chains |= {tuple(alias.name.split(".")) for alias in statement.names}
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            chains |= {(*statement.module.split("."), alias.name) for alias in statement.names}
+    return frozenset(chains)
 
 
 def decided(test: ast.expr) -> bool | None:

@@ -15,8 +15,8 @@ def additions(stub: Iterable[str], source: frozenset[str], compiled: Collection[
     """Return the lines of a stub that hold where the module has a source with those lines.
 
     The source decides which names exist. The stub counts for what the source makes at run time, for the signature of
-    what the source binds to a value, and for what it takes from ``compiled`` modules. A class of which the stub lists
-    more members than the source writes is given them elsewhere.
+    what the source binds to a value, and for what it takes from ``compiled`` modules. Values of the stub come from a star
+    import of the source. A class of which the stub lists more members than the source writes is given them elsewhere.
     """
     if _OPEN in source:
         return frozenset(stub)
@@ -25,10 +25,17 @@ def additions(stub: Iterable[str], source: frozenset[str], compiled: Collection[
     names = {name for name, _ in bodies}
     members = {name for name, _, body in (line.partition(" ") for line in stub) if "." in name and name not in names}
     owners = {owner for owner in (name.rpartition(".")[0] for name in members) if owner in names - vague}
+    has_star = any(name == "*" for name in names)
     return frozenset(
         {line for line in stub if line.partition(" ")[0].partition(".")[0] in vague}
+        | {line for line in stub if has_star and _is_public_value(line) and line.partition(" ")[0] not in names}
         | {f"{owner}.* ?" for owner in owners}
     )
+
+
+def _is_public_value(line: str) -> bool:
+    name, _, body = line.partition(" ")
+    return body.startswith("=") and "." not in name and not name.startswith("_")
 
 
 def without_types(tree: ast.Module) -> ast.Module:

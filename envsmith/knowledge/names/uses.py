@@ -20,7 +20,7 @@ from envsmith.knowledge.names.calls import attributes_of, positions_of, values_o
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
-from envsmith.knowledge.names.guards import AVAILABLE, TYPE_ERRORS, Guard, Test, available, catches, decided, leaves
+from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.module_uses import MAIN, Member, ModuleUses, Override, Stop, Use
 from envsmith.knowledge.names.own_classes import Ancestors
@@ -130,6 +130,7 @@ class _Reader:
         self.top: list[ast.stmt] = []
         self.bodies: list[list[ast.stmt]] = []
         self.scopes: list[Scope] = []
+        self.heirs: dict[str, Origin] = {}  # the own classes that the class of another package makes
         self.given: set[Chain] = set()  # what the module itself puts into others: dill.dill = dill._dill
 
     # -- statements ---------------------------------------------------------------------------------------------------
@@ -183,8 +184,7 @@ class _Reader:
                 self.result.stops.append(Stop(line=node.lineno, function=self.function, guard=guard))
 
     def attempt(self, node: ast.Try, guard: Guard) -> None:
-        fits = guard.fits or catches(node, TYPE_ERRORS)
-        self.block(node.body, replace(guard, caught=guard.caught or catches(node), fits=fits))
+        self.block(node.body, guard.within(node))
         for handler in node.handlers:
             self.block(handler.body, replace(guard, branch=True, version=True))
         self.block(node.orelse, replace(guard, branch=True))
@@ -204,7 +204,7 @@ class _Reader:
         if not isinstance(node, (ast.With, ast.AsyncWith)):
             inner = replace(guard, branch=True)
         elif "suppress" in ast.unparse(node.items[0].context_expr):
-            inner = replace(guard, caught=True)
+            inner = replace(guard, caught=True, imported=None)
         elif any(self.is_own_call(item.context_expr) for item in node.items):
             inner = replace(guard, branch=True)  # it may take every failure, as import_plugin() of modelopt does
         self.block(node.body, inner)
@@ -280,7 +280,7 @@ class _Reader:
         function, outer, bases = self.function, self.scopes, self.bases
         self.function, self.scopes, self.bases = function or name, [*scopes, scope], [*bases, base]
         # Nothing in a function is caught by what stood around its definition.
-        self.block(node.body, replace(guard, caught=False, fits=False, nested=function is not None))
+        self.block(node.body, replace(guard, caught=False, imported=None, fits=False, nested=function is not None))
         self.function, self.scopes, self.bases = function, outer, bases
         self.bodies.pop()
 
@@ -289,6 +289,8 @@ class _Reader:
             self.expression(part, guard)
         base = self.base_of(node)
         self.bases.append(base)
+        if base and self.is_one_text and len(self.scopes) == 1 and not _makes_objects(node, base.hidden):
+            self.heirs[node.name] = Origin(base.chain)
         self.fields.append(self.fields_of(node) if self.is_one_text else {})
         self.bind(node.name, None)
         self.scopes.append(Scope(unsure_names(node.body, walrus=self.walrus), is_class=True))
@@ -412,6 +414,7 @@ class _Reader:
 
     def add_use(self, origin: Origin, line: int, guard: Guard, **call: Any) -> None:
         """Note a use. ``call`` are the fields of one that is called."""
+        guard = guard.of_member(origin.chain)
         is_given = any(origin.chain[:depth] in self.given for depth in range(2, len(origin.chain) + 1))
         if gone_name(origin.chain) and not (is_given or origin.member or self.is_own(origin.chain)):
             self.result.gone.append(Use(chain=origin.chain, line=line, function=self.function, guard=guard))
@@ -428,7 +431,7 @@ class _Reader:
             )
 
     def called(self, node: ast.Call, guard: Guard) -> None:
-        origin = self.origin(node.func)
+        origin = self.origin(node.func) or self.maker(node.func)
         if origin is not None:
             if self.is_one_text and origin.member and origin.chain[-1].lstrip("_")[:1].isupper():  # an object is called
                 origin = replace(origin, chain=(*origin.chain, "__call__"))
@@ -449,6 +452,10 @@ class _Reader:
         self.call(node.func, guard)
         for child in (*node.args, *(k.value for k in node.keywords)):
             self.expression(child, guard)
+
+    def maker(self, node: ast.expr) -> Origin | None:
+        """Return the class of another package that makes the objects of an own class."""
+        return self.heirs.get(node.id) if isinstance(node, ast.Name) and node.id not in self.scopes[0].unsure else None
 
     def keywords(self, node: ast.Call) -> Iterator[str]:
         """Yield the named arguments of a call, those in a dictionary too."""
@@ -478,7 +485,7 @@ class _Reader:
         elif function == "getattr" and len(node.args) > 1 and (origin := self.origin(node.args[0])):
             name = _text(node.args[1])
             if name is not None:
-                caught = replace(guard, caught=guard.caught or len(node.args) > 2)
+                caught = replace(guard, caught=True, imported=None) if len(node.args) > 2 else guard
                 self.add_use(replace(origin, chain=(*origin.chain, name)), node.lineno, caught)
             elif not self.is_own(origin.chain) and _is_foreign(origin.chain):
                 self.result.unseen.append((node.lineno, origin.chain[0]))
@@ -588,6 +595,12 @@ def _asking(test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
         return (call.args[0], test.left) if is_dir and isinstance(call, ast.Call) else None
     is_hasattr = isinstance(test, ast.Call) and dotted(test.func) == "hasattr" and len(test.args) == 2
     return (test.args[0], test.args[1]) if is_hasattr and isinstance(test, ast.Call) else None
+
+
+def _makes_objects(node: ast.ClassDef, members: frozenset[str]) -> bool:
+    """Return whether a class may be called otherwise than its base: by own methods, a decorator, or what reads fields."""
+    has_fields = any(isinstance(each, ast.AnnAssign) for each in node.body)
+    return has_fields or bool(node.keywords or node.decorator_list or members & {"__init__", "__new__"})
 
 
 def _base(node: ast.expr) -> ast.expr:

@@ -257,9 +257,12 @@ class Walk:
         below = None if star else self.module(f"{module}.{name}")
         # A module that is there decides what is below it, unless its own __getattr__ hands names on (numpy.core).
         settled = below.bits & ~_union(having for _, having in below.of("__getattr__")) if below is not None else 0
+        listed = 0  # the module lists the name, and something else binds it
         for body, having in facts.of(name):
             covered = bits & having & ~(settled if body == "~" else 0)
-            if covered and not (star and not is_brought(name, body)):
+            if body == "*":
+                listed = covered
+            elif covered and not (star and not is_brought(name, body)):
                 reached = self._bound(module, name, body, covered, depth)
                 places += reached.places
                 unknown |= reached.unknown
@@ -271,7 +274,9 @@ class Walk:
         if remaining and below is None and (is_generated or (not star and name in UNMEASURED)):
             unknown |= remaining
         wide = self._wide(module, name, remaining, facts, star=star, depth=depth)
-        return Reached(places=(*places, *wide.places), unknown=unknown | wide.unknown)
+        places += wide.places
+        listed &= ~_union(place.bits for place in places)
+        return Reached(places=tuple(places), unknown=unknown | wide.unknown | listed)
 
     def _wide(self, module: str, name: str, bits: int, facts: ModuleLines, *, star: bool, depth: int) -> Reached:
         """Return what star imports bring, and the releases in which the module makes names at run time."""

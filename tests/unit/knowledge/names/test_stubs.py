@@ -48,6 +48,13 @@ def test_the_source_decides_which_names_exist():
     assert additions(stub, source) == set()
 
 
+def test_a_value_of_the_stub_comes_from_a_star_import_of_the_source():
+    stub = lines_of("string_ = bytes_\n_private = int\nclass B: ...\ndef f(): ...", stub=True)
+
+    assert additions(stub, lines_of("from .core import *\nf = 1")) == {"string_ =bytes_", "f ("}
+    assert additions(stub, lines_of("f = 1")) == {"f ("}
+
+
 def test_a_class_that_has_more_members_in_the_stub_is_given_them_elsewhere():
     source = lines_of("class Array:\n    def g(self): ...\nclass Other:\n    def k(self): ...")
     stub = lines_of(

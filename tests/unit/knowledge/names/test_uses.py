@@ -172,6 +172,38 @@ def test_a_guard_around_a_definition_does_not_hold_in_its_body():
 
 
 @pytest.mark.parametrize(
+    ("source", "is_caught"),
+    [
+        ("try:\n    import a\n    a.x\nexcept ImportError:\n    pass", False),
+        ("try:\n    import a\n    a.x\nexcept (ImportError, AttributeError):\n    pass", True),
+        ("try:\n    import a\n    a.x\nexcept:\n    pass", True),
+        ("try:\n    import a.x\n    a.x\nexcept ImportError:\n    pass", True),  # the import fails first
+        ("import a\ntry:\n    try:\n        a.x\n    except ImportError:\n        pass\nexcept AttributeError:\n    pass", True),
+        ("import a\ntry:\n    a.x\nexcept KeyError:\n    pass", False),
+    ],
+)
+def test_a_handler_of_imports_does_not_take_what_a_module_lacks(source, is_caught):
+    *_, use = (use for use in uses(source) if use.chain == ("a", "x"))
+
+    assert use.guard.caught is is_caught
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ("pass", [("proxies",)]),
+        ("def close(self): ...", [("proxies",)]),
+        ("def __init__(self, proxies): ...", []),
+        ("proxies: str = ''", []),
+    ],
+)
+def test_a_call_of_a_class_that_its_base_makes_is_a_call_of_the_base(body, arguments):
+    source = f"from httpx import Client\nclass Own(Client):\n    {body}\ndef f():\n    Own(proxies=1)"
+
+    assert [use.arguments for use in uses(source) if use.arguments] == arguments
+
+
+@pytest.mark.parametrize(
     ("source", "unseen"),
     [
         ("import importlib\nimportlib.import_module(name)", [(2, "")]),
