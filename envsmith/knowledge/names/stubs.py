@@ -25,7 +25,7 @@ def additions(stub: Iterable[str], source: frozenset[str], compiled: Collection[
     names = {name for name, _ in bodies}
     members = {name for name, _, body in (line.partition(" ") for line in stub) if "." in name and name not in names}
     owners = {owner for owner in (name.rpartition(".")[0] for name in members) if owner in names - vague}
-    has_star = any(name == "*" for name in names)
+    has_star = any(name == "*" and body.startswith(">") for name, body in bodies)
     return frozenset(
         {line for line in stub if line.partition(" ")[0].partition(".")[0] in vague}
         | {line for line in stub if has_star and _is_public_value(line) and line.partition(" ")[0] not in names}
