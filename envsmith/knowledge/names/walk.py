@@ -39,6 +39,8 @@ _HANDED_ON = {
     "use_auth_token": ("token", "huggingface_hub.utils._validators.smoothly_deprecate_use_auth_token"),
 }
 _DEEPEST = 24
+# What has a hand in a call of a class, beside its ``__init__``. The last one is of classes below it.
+_HOOKS = ("__new__", "__init_subclass__")
 
 Beyond = Callable[["NamePlace", "str | None", "str | None"], "bool | None"]
 
@@ -469,11 +471,17 @@ class Walk:
     def completes(self, reached: Reached, call: WholeCall) -> tuple[Availability, dict[str, int]]:
         """Return the releases in which a call gives all that is wanted, and those that want each parameter that it leaves out.
 
-        Of a class it is its own ``__init__`` that says so, where nothing else has a hand in what a call of it does.
+        Of a class it is its own ``__init__`` that says so, where nothing else has a hand in what a call of it does. What
+        its own ``__new__`` wants it wants too.
         """
         present, unknown, wanting = 0, reached.unknown | (self._everything & ~reached.bits), defaultdict[str, int](int)
+        refused = 0
         for place in reached.places:
-            functions = self._constructors(place) if place.kind == "class" else [place]
+            for maker in self._texts(place, "__new__") if place.kind == "class" else ():
+                for name in self._lacking(maker, call) or ():
+                    wanting[name] |= self._plainly_made(place, maker.bits, hooks=_HOOKS[1:])
+                    refused |= wanting[name]
+            functions = self._texts(place, "__init__") if place.kind == "class" else [place]
             unknown |= place.bits & ~_union(function.bits for function in functions)
             for function in functions:
                 lacking, sure = self._lacking(function, call), function.bits
@@ -485,6 +493,7 @@ class Walk:
                 present |= sure if lacking == () else 0
                 for name in lacking or ():
                     wanting[name] |= sure
+        unknown &= ~refused
         surely = {name: bits & ~(present | unknown) for name, bits in wanting.items()}
         return Availability(present=present, unknown=unknown & ~present), {
             n: bits for n, bits in surely.items() if bits
@@ -497,25 +506,26 @@ class Walk:
         is_compiled = facts is None or any(body == "!" and function.bits & having for body, having in facts.of("*"))
         return call.lacks(text.split(",")) if bracket and mark[:1] in {"", "&"} and not is_compiled else None
 
-    def _constructors(self, place: NamePlace) -> list[NamePlace]:
-        """Return each text of the ``__init__`` that a class has itself. One that may be another keeps its mark."""
+    def _texts(self, place: NamePlace, method: str) -> list[NamePlace]:
+        """Return each text of a method that a class has itself. One that may be another keeps its mark."""
         facts = self.module(place.module)
-        texts = facts.of(f"{place.name}.__init__") if facts else ()
+        texts = facts.of(f"{place.name}.{method}") if facts else ()
         return [replace(place, bits=place.bits & having, body=text) for text, having in texts]
 
-    def _plainly_made(self, place: NamePlace, bits: int, depth: int = 0) -> int:
+    def _plainly_made(self, place: NamePlace, bits: int, depth: int = 0, *, hooks: tuple[str, ...] = _HOOKS) -> int:
         """Return those of some releases in which a call of a class does no more than call its ``__init__``.
 
-        A metaclass, a ``__new__``, a hook for subclasses, a decorator that writes ``__init__`` and a base that is not seen do.
+        A metaclass, the ``hooks``, a decorator that writes ``__init__`` and a base that is not seen do: ``__new__``, and of a
+        base what it does with classes below it.
         """
         facts = self.module(place.module)
         if facts is None or depth > _DEEPEST or place.body.startswith("@"):
             return 0
-        hooks = ("__new__", *(["__init_subclass__"] if depth else []))
-        bits &= place.bits & ~_union(having for hook in hooks for _, having in facts.of(f"{place.name}.{hook}"))
+        own = hooks if depth else hooks[:-1]
+        bits &= place.bits & ~_union(having for hook in own for _, having in facts.of(f"{place.name}.{hook}"))
         for base in self._bases(place, bits, depth):
             if base.kind == "class":
-                bits &= ~base.bits | self._plainly_made(base, bits & base.bits, depth + 1)
+                bits &= ~base.bits | self._plainly_made(base, bits & base.bits, depth + 1, hooks=hooks)
             elif not (base.kind == "external" and (base.module == "builtins" or base.path in _CLOSED | _PLAIN_BASES)):
                 bits &= ~base.bits
         return bits

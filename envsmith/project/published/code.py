@@ -53,11 +53,15 @@ _ASIDE = frozenset({"benchmark", "benchmarks", "conftest", "examples", "prototyp
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedRelease:
-    """A release whose sources were read, and the file that they were read from."""
+    """A release whose sources were read, and the file that they were read from.
+
+    ``patience`` are the seconds for the names of each package that it takes from.
+    """
 
     name: str
     version: str
     evidence: Evidence
+    patience: float = 20.0
 
     def refusing(self, refusal: VersionRefusal, versions: Mapping[str, str], severity: Severity, what: str) -> Finding:
         """Return that it refuses stated versions."""
@@ -114,7 +118,7 @@ def lacking(
     sources, package = settled.sources, settled.package
 
     def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]:
-        return names_with_published(names, uses, by_distribution(versions), packages, unread)
+        return names_with_published(names, uses, by_distribution(versions), packages, unread, release.patience)
 
     if refusal := refusal_at_import(root, package, sources):
         return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported: it")]

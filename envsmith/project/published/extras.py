@@ -49,7 +49,9 @@ def refused_by_extras(
         else:
             required.add(name)
     for name in sorted(named.keys() & stated.keys() - required):
-        asked = {extra: declared(facts, pythons, platform, project, (extra,)).get(name) for extra in sorted(named[name])}
+        asked = {
+            extra: declared(facts, pythons, platform, project, (extra,)).get(name) for extra in sorted(named[name])
+        }
         bounds = {extra: [*map(_of_series, each)] for extra, each in asked.items() if each}
         if bounds and not any(b.contains(stated[name], prereleases=True) for each in bounds.values() for b in each):
             extra = next(iter(bounds))

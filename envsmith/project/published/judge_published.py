@@ -32,10 +32,14 @@ Extras = Mapping[str, Collection[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Patience:
-    """How many releases a person waits for, and the seconds after which no further one is asked for."""
+    """How many releases a person waits for, and the seconds after which no further one is asked for.
+
+    ``names`` are the seconds for the names of one package.
+    """
 
     releases: int
     seconds: float
+    names: float
 
     def refuse(self, number: int, failures: int, seconds_left: float) -> None:
         """Raise ``NetworkError`` where whoever waits has waited enough."""
@@ -50,7 +54,8 @@ class _Patience:
 
 
 # Of a set that is only looked at, and of one of which all is to be read.
-_SHORT, _LONG = _Patience(releases=8, seconds=40.0), _Patience(releases=60, seconds=120.0)
+_SHORT = _Patience(releases=8, seconds=40.0, names=20.0)
+_LONG = _Patience(releases=60, seconds=300.0, names=90.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +100,7 @@ def judge_published(
         try:
             patience.refuse(number, failures, end - clock())
             of_name = extras.get(normal_name(question.name), ())
-            if release := _release(find(), question.name, question.version, of_name, declarations):
+            if release := _release(find(), question.name, question.version, of_name, declarations, patience.names):
                 with suppress(NetworkError, ContentError):
                     declarations[release] = release.declared(stated_python(versions), platform)
                 findings.extend(_new(question.answer(release), judgement))  # as far as they come
@@ -194,17 +199,22 @@ def _uses(versions: Mapping[str, str], *, is_proved: bool) -> Callable[[IndexRel
 
 
 def _release(
-    packages: PackageIndex, name: str, version: str, extras: Collection[str], earlier: Iterable[IndexRelease]
+    packages: PackageIndex,
+    name: str,
+    version: str,
+    extras: Collection[str],
+    earlier: Iterable[IndexRelease],
+    patience: float,
 ) -> IndexRelease | None:
     """Return a release under its name, or under another that the component is published as.
 
-    ``earlier`` are stated releases that were read before it.
+    ``earlier`` are stated releases that were read before it, ``patience`` the seconds for the names of a package.
     """
     component = components().find(name)
     for project in component.distributions if component and component.distributions else (name,):
         with suppress(NotFoundError):
             users = [each for each in earlier if normal_name(project) in each.required]
-            return IndexRelease(packages, name, project, version, extras=extras, users=users)
+            return IndexRelease(packages, name, project, version, extras=extras, users=users, patience=patience)
     return None
 
 

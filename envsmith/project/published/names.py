@@ -18,8 +18,8 @@ from envsmith.model.project_name import normal_name
 from envsmith.project.code.judge_uses import Questions
 from envsmith.project.code.reading import UsePlace
 
-# A person waits: how many packages are opened for one release that takes from them, and the seconds for each.
-_MOST, _LONGEST = 2, 20.0
+# A person waits: how many packages are opened for one release that takes from them.
+_MOST = 2
 # Of an argument that none has among so many releases nothing is said: a decorator may take it.
 _FEW = 12
 
@@ -31,12 +31,14 @@ def names_with_published(
     releases: Mapping[str, str],
     packages: PackageIndex,
     unread: Callable[[str], None],
+    longest: float,
 ) -> Iterator[tuple[NameIndex, Sequence[UsePlace]]]:
     """Yield the names with those of the stated releases from which something is taken, where they were not measured.
 
     And the uses, without those of which such a release has all: nothing else of them is read in other releases. Of a
     release that was measured the tables name no decorator: it is read where one hides whether an argument is taken.
-    ``releases`` are versions by distribution. ``unread`` is told what the index does not tell, and why.
+    ``releases`` are versions by distribution. ``unread`` is told what the index does not tell, and why. ``longest`` are
+    the seconds for each of them.
     """
     with ExitStack() as opened:
         doubtful = uses
@@ -49,7 +51,7 @@ def names_with_published(
             if hidden:
                 taken = [*hidden, *_lacking(names, version, taken)]
             try:
-                asked = opened.enter_context(AskedReleases(packages, project, among=version, longest=_LONGEST))
+                asked = opened.enter_context(AskedReleases(packages, project, among=version, longest=longest))
                 names_read, lacking = _Reader(names, root, asked, unsaid).read(version, taken)
             except EnvsmithError as error:
                 unsaid(error.reason)

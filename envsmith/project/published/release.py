@@ -40,7 +40,7 @@ class IndexRelease:
     """One release on the index, read as far as a question needs. ``NotFoundError`` where the index does not have it.
 
     ``extras`` are those that it is stated with, ``users`` are stated releases that require it: it takes nothing of those
-    that it does not require itself. ``unread`` are releases whose names it takes and the index did not tell, each with
+    that it does not require itself. ``patience`` are the seconds for the names of each package that it takes from. ``unread`` are releases whose names it takes and the index did not tell, each with
     the reason.
     """
 
@@ -53,6 +53,7 @@ class IndexRelease:
         *,
         extras: Collection[str] = (),
         users: Sequence[IndexRelease] = (),
+        patience: float = 20.0,
     ) -> None:
         self.name, self.project, self.version = name, project, version
         self._extras, self._users = extras, users
@@ -67,7 +68,7 @@ class IndexRelease:
         of_this = next(of_release for text, of_release in releases if text == self._text)
         self._files, self._file, self._yanked = files, files[self._text], yanked_text(of_this)
         measured = evidence_of(self._file, EvidenceKind.MEASURED)
-        release = PublishedRelease(name=name, version=version, evidence=measured)
+        release = PublishedRelease(name=name, version=version, evidence=measured, patience=patience)
         self._wheels = ReleaseWheels(release, of_this, self._fetcher, self.unread.append)
 
     def faults(self, versions: Mapping[str, str], platform: Platform) -> Iterator[Finding]:

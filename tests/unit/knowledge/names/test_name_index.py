@@ -490,6 +490,7 @@ def test_a_release_that_wants_what_a_call_leaves_out_is_absent_and_says_what(tmp
         "class f(other.Model):\n  def __init__(self, a, b): ...",
         "class Base:\n  def __init__(self, a, b): ...\nclass f(Base): ...",
         "class f(metaclass=Made):\n  def __init__(self, a, b): ...",
+        "class f(metaclass=Made):\n  def __new__(cls, a, b): ...",
         "class f:\n  def __new__(cls, a): ...\n  def __init__(self, a, b): ...",
         "class Base:\n  def __init_subclass__(cls): ...\nclass f(Base):\n  def __init__(self, a, b): ...",
         "class Base(metaclass=Made): ...\nclass f(Base):\n  def __init__(self, a, b): ...",
@@ -508,6 +509,7 @@ def test_what_something_else_has_a_hand_in_is_not_said_to_want_more(source, tmp_
         "class f(Exception):\n  def __init__(self, a, b): ...",
         "class Base: ...\nclass f(Base):\n  def __init__(self, a, *, b): ...",
         "@no_grad()\ndef f(a, b): ...",
+        "class Base: ...\nclass f(Base):\n  def __new__(cls, a, b, **more): ...",
     ],
 )
 def test_a_class_wants_what_its_own_init_wants(source, tmp_path):

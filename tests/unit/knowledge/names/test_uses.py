@@ -178,7 +178,10 @@ def test_a_guard_around_a_definition_does_not_hold_in_its_body():
         ("try:\n    import a\n    a.x\nexcept (ImportError, AttributeError):\n    pass", True),
         ("try:\n    import a\n    a.x\nexcept:\n    pass", True),
         ("try:\n    import a.x\n    a.x\nexcept ImportError:\n    pass", True),  # the import fails first
-        ("import a\ntry:\n    try:\n        a.x\n    except ImportError:\n        pass\nexcept AttributeError:\n    pass", True),
+        (
+            "import a\ntry:\n    try:\n        a.x\n    except ImportError:\n        pass\nexcept AttributeError:\n    pass",
+            True,
+        ),
         ("import a\ntry:\n    a.x\nexcept KeyError:\n    pass", False),
     ],
 )
