@@ -54,6 +54,7 @@ _MAIN_TESTS = frozenset({"__name__ == '__main__'", "'__main__' == __name__"})
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
 Parse = Callable[..., ast.Module]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_LOADS = re.compile(r"(?:^|[._])(?:\w*import\w*|get_module|lazy_\w+)$")
 _LOADERS = frozenset({"importlib.import_module", "import_module", "__import__"})
 
 
@@ -220,10 +221,12 @@ class _Reader:
             for child in children(node):
                 self.expression(child, guard)
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        origin = self.object_of(getattr(node, "value", None)) if len(targets) == 1 else None
+        value = getattr(node, "value", None)
+        origin = self.object_of(value) or self.loaded(value) if len(targets) == 1 else None
         for target in targets:
-            if isinstance(target, ast.Name):
-                self.bind(target.id, origin)
+            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+            if isinstance(first, ast.Name) and (first is target or self.loaded(value)):
+                self.bind(first.id, origin)
 
     def branch(self, node: ast.If, guard: Guard) -> None:
         if self.function is None and ast.unparse(node.test) in _MAIN_TESTS:
@@ -531,6 +534,20 @@ class _Reader:
             base = self.bases[-1] if self.bases and is_own else None
             return Origin(base.chain, base.member, hidden=base.above) if base else None
         return self.class_of(node.func)
+
+    def loaded(self, node: ast.expr | None) -> Origin | None:
+        """Return what a function loads that is called like an import: ``get_module("numpy")``, ``optional_import("x", name="f")``.
+
+        The latter returns two, the first of which is what was loaded.
+        """
+        node = node.value if isinstance(node, ast.Subscript) else node
+        is_load = self.is_one_text and isinstance(node, ast.Call) and node.args and _LOADS.search(dotted(node.func))
+        path = _text(node.args[0]) if is_load and isinstance(node, ast.Call) else None
+        if not path or not all(map(str.isidentifier, path.split("."))):
+            return None
+        names = (_text(k.value) for k in node.keywords if k.arg == "name") if isinstance(node, ast.Call) else ()
+        chain = (*path.split("."), *filter(None, names))
+        return Origin(chain) if _is_foreign(chain) and not self.is_own(chain) else None
 
     def class_of(self, node: ast.expr | None) -> Origin | None:
         """Return an object of the class that an expression names. Classes are what is written in capitals."""

@@ -118,7 +118,7 @@ def lacking(
     sources, package = settled.sources, settled.package
 
     def names_of(uses: Sequence[UsePlace]) -> AbstractContextManager[tuple[NameIndex, Sequence[UsePlace]]]:
-        return names_with_published(names, uses, by_distribution(versions), packages, unread, release.patience)
+        return names_with_published(names, uses, by_distribution(versions), packages, unread, longest=release.patience)
 
     if refusal := refusal_at_import(root, package, sources):
         return [release.refusing(refusal, versions, Severity.ERROR, "cannot be imported: it")]
@@ -236,7 +236,8 @@ def naming(texts: Mapping[str, bytes], versions: Mapping[str, str]) -> list[str]
     names = _module_words(versions)
     quoted = b"|".join(name.replace("-", "[-_.]").encode() for name in sorted(by_distribution(versions)))
     says = re.compile(
-        rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|import_module\(.(?:%s)\b|['\"](?:%s) ?[<>=!~]=" % (names, names, quoted)
+        rb"\b(?:import|from)\b[^\n#]*\b(?:%s)\b|(?:import\w*|module|lazy\w*)\(.(?:%s)\b|['\"](?:%s) ?[<>=!~]="
+        % (names, names, quoted)
     )
     return [path for path, text in texts.items() if says.search(text)]
 

@@ -100,7 +100,9 @@ def judge_published(
         try:
             patience.refuse(number, failures, end - clock())
             of_name = extras.get(normal_name(question.name), ())
-            if release := _release(find(), question.name, question.version, of_name, declarations, patience.names):
+            if release := _release(
+                find(), question.name, question.version, of_name, declarations, patience=patience.names
+            ):
                 with suppress(NetworkError, ContentError):
                     declarations[release] = release.declared(stated_python(versions), platform)
                 findings.extend(_new(question.answer(release), judgement))  # as far as they come
@@ -204,6 +206,7 @@ def _release(
     version: str,
     extras: Collection[str],
     earlier: Iterable[IndexRelease],
+    *,
     patience: float,
 ) -> IndexRelease | None:
     """Return a release under its name, or under another that the component is published as.

@@ -31,6 +31,7 @@ def names_with_published(
     releases: Mapping[str, str],
     packages: PackageIndex,
     unread: Callable[[str], None],
+    *,
     longest: float,
 ) -> Iterator[tuple[NameIndex, Sequence[UsePlace]]]:
     """Yield the names with those of the stated releases from which something is taken, where they were not measured.

@@ -36,6 +36,10 @@ def paths(source: str, own: tuple[str, ...] = ()) -> set[str]:
         ("import importlib\nimportlib.import_module('transformers.deepspeed')", "transformers.deepspeed"),
         ("import torch\ngetattr(torch, 'compile')", "torch.compile"),
         ("import torch\nmatch 1:\n    case 1:\n        torch.compile", "torch.compile"),
+        ("np = util.get_module('numpy')\nnp.float_", "numpy.float_"),
+        ("scipy, has = optional_import('scipy')\nscipy.linalg", "scipy.linalg"),
+        ("get, _ = optional_import('transformers.file_utils', name='get')\nget.x", "transformers.file_utils.get.x"),
+        ("import importlib\nt = importlib.import_module('torch')\nt.compile", "torch.compile"),
     ],
 )
 def test_a_name_is_followed_to_where_it_comes_from(source, path):
