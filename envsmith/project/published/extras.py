@@ -43,19 +43,18 @@ def refused_by_extras(
     named: dict[str, set[str]] = {}
     required: set[str] = set()
     for requirement in map(Requirement, facts.requires):
-        name, extras = normal_name(requirement.name), extras_of(str(requirement.marker or ""))
+        distribution, extras = normal_name(requirement.name), extras_of(str(requirement.marker or ""))
         if extras:
-            named.setdefault(name, set()).update(filter(is_for_users, extras))
+            named.setdefault(distribution, set()).update(filter(is_for_users, extras))
         else:
-            required.add(name)
+            required.add(distribution)
     for name in sorted(named.keys() & stated.keys() - required):
-        asked = {
-            extra: declared(facts, pythons, platform, project, (extra,)).get(name) for extra in sorted(named[name])
-        }
-        bounds = {extra: [*map(_of_series, each)] for extra, each in asked.items() if each}
-        if bounds and not any(b.contains(stated[name], prereleases=True) for each in bounds.values() for b in each):
-            extra = next(iter(bounds))
-            yield ExtraBound(distribution=name, extra=extra, bound=asked[extra][0])
+        asked = {extra: declared(facts, pythons, platform, project, (extra,)).get(name) for extra in sorted(named[name])}
+        bounds = [(extra, each) for extra, each in asked.items() if each]
+        accepted = (_of_series(bound) for _, each in bounds for bound in each)
+        if bounds and not any(bound.contains(stated[name], prereleases=True) for bound in accepted):
+            extra, (bound, *_) = bounds[0]
+            yield ExtraBound(distribution=name, extra=extra, bound=bound)
 
 
 def _of_series(bound: SpecifierSet) -> SpecifierSet:
