@@ -21,9 +21,8 @@ from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.net.http import NotFoundError
 from envsmith.project.published.code import PublishedRelease, lacking, naming, takes_what_is_there
-from envsmith.project.published.extras import refused_by_extras
 from envsmith.project.published.later import Declared, barred_later
-from envsmith.project.published.metadata import refused_requirements
+from envsmith.project.published.metadata import refused_by_extras, refused_requirements
 from envsmith.project.published.python import refused_by_python
 from envsmith.project.published.refusals import SettledRelease
 from envsmith.project.published.stated import PYTHONS, Stated, days_of, declared, stated_python, stated_releases
