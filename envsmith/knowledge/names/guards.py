@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from envsmith.knowledge.names.conditions import Truth, truth
+from envsmith.knowledge.names.dotted import dotted
 from envsmith.knowledge.names.scopes import Chain
 from envsmith.model.project_name import normal_name
 
 AVAILABLE = re.compile(r"(?:\w+\.)*_?is_(\w+)_available")
+# A constant that says whether a package is there: ``_SQLALCHEMY_INSTALLED``, ``HAS_TORCH``.
+_FLAG = re.compile(r"_?(?:HAS|HAVE)_(?P<has>[A-Z0-9_]+)|_?(?P<is>[A-Z0-9_]+)_(?:INSTALLED|AVAILABLE)")
 TYPE_ERRORS = frozenset({"TypeError", "Exception", "BaseException"})
 _MEMBER_ERRORS = frozenset({"AttributeError", "Exception", "BaseException"})
 _CATCHES = _MEMBER_ERRORS | {"ImportError", "ModuleNotFoundError"}
@@ -116,3 +119,11 @@ def available(test: ast.expr, *, holds: bool) -> tuple[str, ...] | None:
         match = AVAILABLE.fullmatch(ast.unparse(test.func))
         return (match[1],) if match else None
     return None
+
+
+def flagged(test: ast.expr, *, holds: bool) -> str | None:
+    """Return the package that is there where a constant holds, ``None`` where a condition is no such constant."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return flagged(test.operand, holds=not holds)
+    match = _FLAG.fullmatch(dotted(test).rpartition(".")[2]) if holds else None
+    return (match["has"] or match["is"]).lower() if match else None

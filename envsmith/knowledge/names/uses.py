@@ -20,7 +20,7 @@ from envsmith.knowledge.names.calls import attributes_of, positions_of, values_o
 from envsmith.knowledge.names.dictionaries import given_keys, literal_keys
 from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
-from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, decided, leaves
+from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, decided, flagged, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.knowledge.names.module_uses import MAIN, Member, ModuleUses, Override, Stop, Use
 from envsmith.knowledge.names.own_classes import Ancestors
@@ -578,6 +578,8 @@ class _Reader:
             return guard
         if (packages := available(test, holds=holds)) is not None:
             return replace(guard, available=(*guard.available, *packages))
+        if self.is_one_text and (package := flagged(test, holds=holds)):  # it may ask for a release of it too
+            return replace(guard, branch=True, available=(*guard.available, package))
         tests = tuple(self.tests(test, holds=holds))
         exact = len(tests) == 1 and self.tested(test) is not None
         version = guard.version or (not exact and bool(_ASKS.search(ast.unparse(test))))

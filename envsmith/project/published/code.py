@@ -204,7 +204,9 @@ def _when_called(
         ancestors=remembered,
     )
     uses_here = (place for place in reversed(code.uses) if not _is_for_another_device(place))
-    unguarded = [place for place in uses_here if not is_guarded(place.use.guard.beside(releases))]
+    modules = (normal_name(module) for module, of in distributions_by_module().items() if of in releases)
+    present = {*releases, *modules}
+    unguarded = [place for place in uses_here if not is_guarded(place.use.guard.beside(present))]
     once = {(place.use.chain, place.use.arguments, place.use.call): place for place in unguarded}
     uses = tuple(reversed(once.values()))
     tags = [*tags_asked(descents)]

@@ -176,6 +176,21 @@ def test_a_guard_around_a_definition_does_not_hold_in_its_body():
 
 
 @pytest.mark.parametrize(
+    ("condition", "packages", "asks_version"),
+    [
+        ("_TORCH_INSTALLED", ("torch",), False),
+        ("utils.HAS_TORCH", ("torch",), False),
+        ("not TORCH_AVAILABLE", (), True),  # the other branch
+        ("_TORCH_GREATER_EQUAL_2_0", (), True),
+    ],
+)
+def test_a_constant_that_a_package_is_there_asks_for_no_release_of_it(condition, packages, asks_version):
+    *_, use = (use for use in uses(f"import torch\nif {condition}:\n    torch.log") if use.chain == ("torch", "log"))
+
+    assert (use.guard.available, use.guard.version, use.guard.branch) == (packages, asks_version, True)
+
+
+@pytest.mark.parametrize(
     ("source", "is_caught"),
     [
         ("try:\n    import a\n    a.x\nexcept ImportError:\n    pass", False),

@@ -601,6 +601,16 @@ def test_a_branch_that_the_stated_version_does_not_take_is_silent_and_one_that_i
     assert judged(passed, "nobody-knows==1.2 transformers==5.1.0").findings == ()
 
 
+@pytest.mark.parametrize(("flag", "count"), [("HAS_SKLEARN", 1), ("HAS_PEFT", 0)])
+def test_what_stands_below_a_constant_counts_where_the_package_is_stated(flag, count):
+    source = f"import numpy\ntry:\n    import sklearn\nexcept ImportError:\n    pass\nif {flag}:\n    numpy.float\n"
+    index = index_of("1.2", source=source)
+
+    findings = judged(index, "nobody-knows==1.2 numpy==1.26.4 scikit-learn==1.4.0").findings
+
+    assert [(f.rule, f.severity) for f in findings] == [("release-uses", Severity.WARNING)] * count
+
+
 def test_a_check_at_import_that_refuses_a_stated_version_is_an_error():
     source = "import numpy as np\nfrom packaging.version import parse\nassert parse(np.__version__) < parse('2'), 'too new'\n"
     index = index_of("1.2", source=source)
