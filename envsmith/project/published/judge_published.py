@@ -19,7 +19,7 @@ from envsmith.net.http import NotFoundError
 from envsmith.project.code.judge_uses import component_name
 from envsmith.project.published.later import Declared
 from envsmith.project.published.release import IndexRelease
-from envsmith.project.published.shared import disagreements
+from envsmith.project.published.shared import disagreements, disagreements_by_python
 from envsmith.project.published.stated import stated_python, stated_releases
 
 # Failures in a row after which no further release is asked for.
@@ -118,7 +118,7 @@ def judge_published(
             failures += 1
             unknown.append(f"{question}: the package index did not say, {error.reason}")
     if failures < _FAILURES and clock() < end:
-        findings.extend(_disagreements(declarations, versions, find))
+        findings.extend(_disagreements(declarations, versions, platform, find))
     return replace(
         judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
     ).settled()
@@ -147,6 +147,7 @@ def _of_inferred(
 def _disagreements(
     declarations: Mapping[IndexRelease, Declared],
     versions: Mapping[str, str],
+    platform: Platform,
     find: Callable[[], PackageIndex],
 ) -> Iterator[Finding]:
     """Yield what releases ask of packages that are not stated, and no release of those packages is."""
@@ -156,7 +157,10 @@ def _disagreements(
             return find().project(project).releases()
         return ()
 
-    yield from disagreements(declarations, stated_releases(versions), releases_of)
+    found = [*disagreements(declarations, stated_releases(versions), releases_of)]
+    yield from found
+    if not found and stated_python(versions) is None:
+        yield from disagreements_by_python(declarations, platform, stated_releases(versions), releases_of)
 
 
 def _questions(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envsmith.errors import ContentError, NetworkError
@@ -123,6 +124,11 @@ class IndexRelease:
         """Yield what it declares and the stated releases of components ``among`` them contradict."""
         stated = {name: each for name, each in stated_releases(versions).items() if each[0] in among}
         yield from self._contradictions(stated, stated_python(versions), platform)
+
+    def runs_on(self, python: str, platform: Platform) -> bool:
+        """Return whether a minor of Python may have it, by its files and what it declares of Python."""
+        admitted = SpecifierSet(self._read_facts().requires_python or "")
+        return self._wheels.has_file(python, platform) and admitted.contains(f"{python}.99")
 
     def declared(self, python: str | None, platform: Platform) -> Declared:
         """Return what it declares, with the extras that it is stated with."""

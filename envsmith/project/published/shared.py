@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations, product
 
 from packaging.specifiers import SpecifierSet
 
+from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 from envsmith.project.published.later import Declared
 from envsmith.project.published.release import IndexRelease
+from envsmith.project.published.stated import PYTHONS
 
 # Clauses of which the version itself fits.
 _FROM = (">=", "==", "~=")
@@ -42,6 +45,28 @@ def disagreements(
                     fix=f"Install another release of {first.name} or of {second.name}.",
                     stage="install",
                 )
+
+
+def disagreements_by_python(
+    releases: Collection[IndexRelease],
+    platform: Platform,
+    stated: Collection[str],
+    releases_of: Callable[[str], Iterable[str]],
+) -> Iterator[Finding]:
+    """Yield an error for two releases that exclude each other so on each Python that both have, a warning from one on."""
+    running = {minor: [each for each in releases if each.runs_on(minor, platform)] for minor in PYTHONS}
+    found: dict[frozenset[tuple[str, str]], dict[str, Finding]] = {}
+    for minor, present in running.items():
+        bounds = {each: each.declared(minor, platform) for each in present}
+        for finding in disagreements(bounds, stated, releases_of):
+            found.setdefault(frozenset(finding.components.items()), {}).setdefault(minor, finding)
+    for pair, by_minor in found.items():
+        common = [m for m, present in running.items() if pair <= {(each.name, each.version) for each in present}]
+        first, finding = next(iter(by_minor.items()))
+        if common == [*by_minor]:
+            yield finding
+        elif common[-len(by_minor) :] == [*by_minor] and len(by_minor) > 1:
+            yield replace(finding, severity=Severity.WARNING, message=f"{finding.message}, from Python {first} on")
 
 
 def _is_plainly_met(ranges: str) -> bool:

@@ -920,6 +920,23 @@ def test_a_package_that_is_not_on_the_index_is_no_reason_for_two_releases_to_dis
     assert judged(packages, "first==1.2 second==3.4").findings == ()
 
 
+@pytest.mark.parametrize(
+    ("admitted", "severities"), [(">=3.9", [Severity.ERROR]), (">=3.8", [Severity.WARNING]), (">=3.8,<3.9", [])]
+)
+def test_two_releases_that_exclude_each_other_from_a_python_on_are_told_so(admitted, severities):
+    lines = "Requires-Dist: pytz<2; python_version < '3.9'\nRequires-Dist: pytz>=2; python_version >= '3.9'\n"
+    packages = many(
+        first=index_of("1.2", "Requires-Dist: pytz<2\n", name="first", python=admitted),
+        second=index_of("3.4", lines, name="second"),
+        pytz=history(("1.0", "2020-01-02", ""), ("2.0", "2021-01-02", ""), name="pytz"),
+    )
+
+    findings = judged(packages, "first==1.2 second==3.4").findings
+
+    assert [(f.rule, f.severity) for f in findings] == [("releases-disagree", each) for each in severities]
+    assert all(f.message.endswith("from Python 3.9 on") for f in findings if f.severity is Severity.WARNING)
+
+
 def test_what_an_extra_asks_for_counts_where_the_release_is_stated_with_it():
     packages = many(first=index_of("1.2", "Requires-Dist: transformers<4 ; extra == 'models'\n", name="first"))
 
