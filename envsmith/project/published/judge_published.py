@@ -157,9 +157,9 @@ def _disagreements(
             return find().project(project).releases()
         return ()
 
-    found = [*disagreements(declarations, stated_releases(versions), releases_of)]
-    yield from found
-    if not found and stated_python(versions) is None:
+    everywhere = [*disagreements(declarations, stated_releases(versions), releases_of)]
+    yield from everywhere
+    if not everywhere and stated_python(versions) is None:
         yield from disagreements_by_python(declarations, platform, stated_releases(versions), releases_of)
 
 

@@ -81,10 +81,10 @@ def refused_by_extras(
         else:
             required.add(distribution)
     for name in sorted(named.keys() & stated.keys() - required):
-        asked = {
+        bounds_of = {
             extra: declared(facts, pythons, platform, project, (extra,)).get(name) for extra in sorted(named[name])
         }
-        bounds = [(extra, each) for extra, each in asked.items() if each]
+        bounds = [(extra, each) for extra, each in bounds_of.items() if each]
         accepted = (_of_series(bound) for _, each in bounds for bound in each)
         if bounds and not any(bound.contains(stated[name], prereleases=True) for bound in accepted):
             extra, (bound, *_) = bounds[0]

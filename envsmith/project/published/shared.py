@@ -55,12 +55,12 @@ def disagreements_by_python(
 ) -> Iterator[Finding]:
     """Yield an error for two releases that exclude each other so on each Python that both have, a warning from one on."""
     running = {minor: [each for each in releases if each.runs_on(minor, platform)] for minor in PYTHONS}
-    found: dict[frozenset[tuple[str, str]], dict[str, Finding]] = {}
+    conflicts: dict[frozenset[tuple[str, str]], dict[str, Finding]] = {}
     for minor, present in running.items():
         bounds = {each: each.declared(minor, platform) for each in present}
         for finding in disagreements(bounds, stated, releases_of):
-            found.setdefault(frozenset(finding.components.items()), {}).setdefault(minor, finding)
-    for pair, by_minor in found.items():
+            conflicts.setdefault(frozenset(finding.components.items()), {}).setdefault(minor, finding)
+    for pair, by_minor in conflicts.items():
         common = [m for m, present in running.items() if pair <= {(each.name, each.version) for each in present}]
         first, finding = next(iter(by_minor.items()))
         if common == [*by_minor]:
