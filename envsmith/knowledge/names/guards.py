@@ -33,8 +33,8 @@ class Test(NamedTuple):
 class Guard:
     """``caught``: a handler takes the failure. ``version``: a condition asks for it. ``branch``: another condition.
 
-    ``fits``: a handler takes what a call does not accept. ``available`` are packages that a condition wants to be there (``is_accelerate_available()``). ``nested``: in a
-    function inside of another one, which may never be called. ``imported``: where a handler takes the failure of imports
+    ``fits``: a handler takes what a call does not accept. ``available`` are packages that a condition wants to be there
+    (``is_accelerate_available()``). ``nested``: in a function inside of another one, which may never be called. ``imported``: where a handler takes the failure of imports
     alone, the modules and names that are imported there.
     """
 

@@ -458,7 +458,10 @@ class _Reader:
 
     def maker(self, node: ast.expr) -> Origin | None:
         """Return the class of another package that makes the objects of an own class."""
-        return self.heirs.get(node.id) if isinstance(node, ast.Name) and node.id not in self.scopes[0].unsure else None
+        if not isinstance(node, ast.Name) or any(node.id in scope.unsure for scope in self.scopes):
+            return None
+        is_other = any(node.id in scope.names for scope in self.scopes[1:])
+        return None if is_other else self.heirs.get(node.id)
 
     def keywords(self, node: ast.Call) -> Iterator[str]:
         """Yield the named arguments of a call, those in a dictionary too."""
@@ -540,7 +543,8 @@ class _Reader:
 
         The latter returns two, the first of which is what was loaded.
         """
-        node = node.value if isinstance(node, ast.Subscript) else node
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
+            node = node.value
         is_load = self.is_one_text and isinstance(node, ast.Call) and node.args and _LOADS.search(dotted(node.func))
         path = _text(node.args[0]) if is_load and isinstance(node, ast.Call) else None
         if not path or not all(map(str.isidentifier, path.split("."))):

@@ -475,25 +475,25 @@ class Walk:
         its own ``__new__`` wants it wants too.
         """
         present, unknown, wanting = 0, reached.unknown | (self._everything & ~reached.bits), defaultdict[str, int](int)
-        refused = 0
         for place in reached.places:
+            refused = 0
             for maker in self._texts(place, "__new__") if place.kind == "class" else ():
                 for name in self._lacking(maker, call) or ():
-                    wanting[name] |= self._plainly_made(place, maker.bits, hooks=_HOOKS[1:])
-                    refused |= wanting[name]
+                    sure = self._plainly_made(place, maker.bits, hooks=_HOOKS[1:])
+                    wanting[name] |= sure
+                    refused |= sure
             functions = self._texts(place, "__init__") if place.kind == "class" else [place]
-            unknown |= place.bits & ~_union(function.bits for function in functions)
+            unknown |= place.bits & ~(refused | _union(function.bits for function in functions))
             for function in functions:
                 lacking, sure = self._lacking(function, call), function.bits
                 if lacking is None:
                     sure = 0
                 elif lacking and place.kind == "class":
                     sure = self._plainly_made(place, function.bits)
-                unknown |= function.bits & ~sure
+                unknown |= function.bits & ~(sure | refused)
                 present |= sure if lacking == () else 0
                 for name in lacking or ():
                     wanting[name] |= sure
-        unknown &= ~refused
         surely = {name: bits & ~(present | unknown) for name, bits in wanting.items()}
         return Availability(present=present, unknown=unknown & ~present), {
             n: bits for n, bits in surely.items() if bits

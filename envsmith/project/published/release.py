@@ -40,8 +40,8 @@ class IndexRelease:
     """One release on the index, read as far as a question needs. ``NotFoundError`` where the index does not have it.
 
     ``extras`` are those that it is stated with, ``users`` are stated releases that require it: it takes nothing of those
-    that it does not require itself. ``patience`` are the seconds for the names of each package that it takes from. ``unread`` are releases whose names it takes and the index did not tell, each with
-    the reason.
+    that it does not require itself. ``patience`` are the seconds for the names of each package that it takes from.
+    ``unread`` are releases whose names it takes and the index did not tell, each with the reason.
     """
 
     def __init__(

@@ -175,6 +175,12 @@ def test_a_guard_around_a_definition_does_not_hold_in_its_body():
     assert not use.guard.caught
 
 
+def test_a_parameter_with_the_name_of_an_own_class_is_no_call_of_its_base():
+    source = "from httpx import Client\nclass Own(Client):\n    pass\ndef f(Own):\n    Own(proxies=1)"
+
+    assert [use.arguments for use in uses(source) if use.arguments] == []
+
+
 @pytest.mark.parametrize(
     ("condition", "packages", "asks_version"),
     [
