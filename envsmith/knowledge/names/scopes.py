@@ -83,6 +83,12 @@ def _own_members(node: ast.ClassDef) -> frozenset[str]:
     return frozenset(stored | {name for name, _ in _bindings(node.body)})
 
 
+def makes_objects(node: ast.ClassDef, members: frozenset[str]) -> bool:
+    """Return whether a class may be called otherwise than its base: by own methods, a decorator, or what reads fields."""
+    has_fields = any(isinstance(each, ast.AnnAssign) for each in node.body)
+    return has_fields or bool(node.keywords or node.decorator_list or members & {"__init__", "__new__"})
+
+
 def stored_fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield what the methods of a class store in the object, each with the value that is written, ``None`` for none."""
     for method in (each for each in node.body if isinstance(each, FUNCTIONS) and each.args.args):

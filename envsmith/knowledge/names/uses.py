@@ -33,6 +33,7 @@ from envsmith.knowledge.names.scopes import (
     Origin,
     Scope,
     children,
+    makes_objects,
     own_members,
     stored_fields,
     unsure_names,
@@ -292,7 +293,7 @@ class _Reader:
             self.expression(part, guard)
         base = self.base_of(node)
         self.bases.append(base)
-        if base and self.is_one_text and len(self.scopes) == 1 and not _makes_objects(node, base.hidden):
+        if base and self.is_one_text and len(self.scopes) == 1 and not makes_objects(node, base.hidden):
             self.heirs[node.name] = Origin(base.chain)
         self.fields.append(self.fields_of(node) if self.is_one_text else {})
         self.bind(node.name, None)
@@ -618,12 +619,6 @@ def _asking(test: ast.expr) -> tuple[ast.expr, ast.expr] | None:
         return (call.args[0], test.left) if is_dir and isinstance(call, ast.Call) else None
     is_hasattr = isinstance(test, ast.Call) and dotted(test.func) == "hasattr" and len(test.args) == 2
     return (test.args[0], test.args[1]) if is_hasattr and isinstance(test, ast.Call) else None
-
-
-def _makes_objects(node: ast.ClassDef, members: frozenset[str]) -> bool:
-    """Return whether a class may be called otherwise than its base: by own methods, a decorator, or what reads fields."""
-    has_fields = any(isinstance(each, ast.AnnAssign) for each in node.body)
-    return has_fields or bool(node.keywords or node.decorator_list or members & {"__init__", "__new__"})
 
 
 def _base(node: ast.expr) -> ast.expr:
